@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The HTTP interface: what proto/openapi.yaml says, on loops of its own. It turns requests into
+ * store operations and their results into answers; it never blocks and keeps no task in memory
+ * beyond its request. */
+#ifndef JF_API_H
+#define JF_API_H
+
+#include "node/core/counters.h"
+#include "node/core/retry.h"
+#include "node/core/sched.h"
+#include "node/core/storecall.h"
+
+struct api;
+struct log;
+
+/* A question to the scheduler, asked from an API loop and answered by mail. */
+struct explain_query {
+    struct mail mail;
+    struct mailbox *reply;   /* borrowed */
+    struct str service_name; /* borrowed until it is back */
+    int64_t id;
+    wall_ms next_attempt_time;
+    struct sched_explanation answer;
+};
+
+/* What the rest of the node offers. All functions are thread safe and never block. */
+struct api_env {
+    struct store_port store;
+    const struct store_clock *clock;
+    struct counters *counters;
+    const struct retry_policies *policies;
+    struct log *log;
+    const char *node_name;
+    void *ctx;
+    int32_t (*shards_of)(void *ctx, struct str service_name); /* 1 when unknown */
+    /* NULL, or writes the name of the service's own policy, "" when it has none. Its max_retry is
+     * the default of tasks that name no policy, and it decides the retries of asynchronous results.
+     */
+    void (*policy_of)(void *ctx, struct str service_name, char dst[TASK_POLICY_MAX + 1]);
+    void (*explain)(void *ctx, struct explain_query *q);
+    void (*services_changed)(void *ctx); /* after a PUT, pause, …: read job_service again now */
+    /* Writes why not into the buffer, as text for people, and returns false when not ready. */
+    bool (*ready)(void *ctx, struct buf *why);
+    void (*metrics)(void *ctx, struct buf *dst);
+    /* NULL, or as dispatch_check_base_url. */
+    int (*check_base_url)(void *ctx, struct str url, struct err *err);
+    int (*check_secret)(void *ctx, struct str secret, struct err *err);
+};
+
+struct api_config {
+    const char *listen; /* "127.0.0.1:8080", "[::1]:0"; port 0 takes a free one */
+    uint32_t threads;
+    uint32_t max_connections;    /* in all; one more is answered 503 and closed */
+    size_t max_header;           /* bytes of request line and headers */
+    size_t max_body;             /* bytes */
+    int64_t header_timeout_ms;   /* absolute, from the first byte (and from accept) */
+    int64_t body_timeout_ms;     /* absolute, from the end of the headers */
+    int64_t idle_timeout_ms;     /* between requests */
+    int64_t write_timeout_ms;    /* absolute, for an answer to be taken */
+    size_t max_payload;          /* bytes of a task's payload */
+    int64_t max_ahead_ms;        /* how far ahead a task may lie */
+    int32_t default_concurrency; /* shown for services that have none of their own */
+    int64_t default_timeout_ms;
+    int64_t max_timeout_ms;  /* of a task or service */
+    int64_t ghost_margin_ms; /* for heartbeats: a deadline is now + time-out + this */
+    bool alerts;             /* a FAILED task goes to the outbox, as in sched_config */
+};
+
+/* Listens and starts the loops. Errors: ERR_INVALID (address), ERR_IO (cannot listen; says why),
+ * ERR_NOMEM. */
+MUST_CHECK int api_start(const struct api_config *cfg, const struct api_env *env, struct api **ret,
+                         struct err *err);
+
+/* "127.0.0.1:8080" with the real port; borrowed until api_stop. */
+const char *api_address(const struct api *a);
+
+/* Stops accepting and returns at once; requests under way get their answers ("Connection: close"),
+ * until grace_ms are over. */
+void api_drain(struct api *a, int64_t grace_ms);
+bool api_is_drained(const struct api *a); /* no connection is open any more */
+
+/* Drains (if not done), waits until each operation that it has posted and each explain_query is
+ * back, ends the loops, frees. So the store must still run, or have returned all it had; and not on
+ * the thread that answers explain_query. NULL is accepted. */
+void api_stop(struct api *a);
+
+#endif

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the HTTP interface share. Not for use outside of node/api.
+ *
+ * A call is one request under way: its state is one block that begins with struct api_call and lives
+ * until the answer is sent. Building an answer uses the loop's buffers, which are nobody's between
+ * two callbacks. */
+#ifndef JF_API_IMPL_H
+#define JF_API_IMPL_H
+
+#include "node/api/api.h"
+
+#include <stddef.h>
+
+#include "common/json.h"
+#include "common/log.h"
+#include "node/api/http.h"
+#include "node/api/problem.h"
+
+#define OWNER_OF(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
+
+#define API_MAX_PARAMS 2
+#define API_LOOK_LIMIT 5000 /* rows looked at for one page of a list */
+
+struct api_loop {
+    struct json_doc doc; /* of the body being read */
+    struct buf out;      /* body of the answer being built */
+    struct buf headers;  /* and further header lines of it */
+    struct rng rng;
+};
+
+struct api {
+    struct api_config cfg;
+    struct api_env env;
+    struct http_server *http;
+    struct api_loop *loops; /* one for each thread */
+};
+
+struct api_call {
+    struct api *api;
+    struct api_loop *loop;
+    struct http_request *req;
+    const struct route *route;
+    struct str params[API_MAX_PARAMS]; /* of the path, decoded */
+    /* Decoded and unescaped texts, which operations borrow: it has room for all of them from the
+     * start, so that it never moves. */
+    struct buf text;
+};
+
+struct route {
+    enum http_verb verb;
+    const char *pattern; /* "/api/delay-tasks/{bizUuid}/run" */
+    size_t size;         /* of the call's state */
+    void (*handle)(struct api_call *c);
+    void (*fini)(struct api_call *c); /* frees what the state holds besides; NULL = nothing */
+};
+
+/* route.c */
+void route_request(void *ctx, struct http_request *req);
+
+/* The parts of the table, by file. */
+extern const struct route submit_routes[2];
+extern const struct route task_routes[5];
+extern const struct route list_routes[1];
+extern const struct route explain_routes[1];
+extern const struct route attempt_routes[2];
+extern const struct route service_routes[6];
+extern const struct route meta_routes[4];
+
+/* ---- call.c: answers. Each of them ends the call. ------------------------------------------ */
+
+/* Empties the loop's buffers and returns the one for the body. */
+struct buf *call_out(struct api_call *c);
+void call_send(struct api_call *c, int status, const char *content_type);
+void call_send_json(struct api_call *c, int status);
+void call_send_empty(struct api_call *c, int status);
+void call_problem(struct api_call *c, const struct problem *p);
+/* The document that was opened in call_out with problem_put_open, and added to. */
+void call_send_problem(struct api_call *c, enum problem_kind kind);
+
+/* What is to be said of the effect when the store fails. */
+enum call_effect {
+    EFFECT_NONE,  /* reads */
+    EFFECT_REPEAT /* a write that may be repeated as it is */
+};
+/* Posts the operation. On failure answers 503 and returns false. */
+bool call_post(struct api_call *c, struct store_op *op, void (*on_delivery)(struct mail *m));
+/* Prepares a store_call for call_post. */
+struct store_op *call_prepare(struct store_call *sc, enum call_what what);
+/* Answers for an operation that came back with an error that has no meaning of its own. */
+void call_store_failed(struct api_call *c, const struct store_op *op, enum call_effect effect);
+
+/* Parses the body into loop->doc; its root is an object. False: *p says why not. */
+bool call_parse_body(struct api_call *c, struct problem *p);
+
+/* True for an absent body and for an empty object. */
+bool call_no_fields(struct api_call *c, struct problem *p);
+
+/* Problems about a task, with its status and trace id as members. */
+void call_not_found(struct api_call *c, const char *field, struct str name);
+void call_task_conflict(struct api_call *c, enum problem_kind kind, const struct task *t,
+                        const char *detail);
+/* IN_FLIGHT or FINISHED, by the task's status. */
+void call_state_conflict(struct api_call *c, const struct task *t, const char *verb);
+void call_send_task(struct api_call *c, const struct task *t);
+
+/* "task.moved" and the like, with both ids. */
+void api_log_task(struct api *api, enum log_level level, const char *event, const struct task *t);
+
+wall_ms api_now(const struct api *api);
+
+/* Writes the policy that a service's tasks have by default; "" = none of its own. */
+void api_service_policy(const struct api *api, struct str service_name,
+                        char dst[TASK_POLICY_MAX + 1]);
+
+#endif

@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From bytes to a request. The grammar is http-parser's; this file adds what it lets through: names
+ * that are no tokens, Content-Length beside Transfer-Encoding or given twice, codings other than
+ * chunked, a missing Host, versions other than 1.x, Expect, and the limits of size. */
+#include <ctype.h>
+#include <errno.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+
+#include "node/api/http_impl.h"
+
+#define KEEP_BODY 4096
+#define KEEP_TARGET 1024
+
+bool http_fault(struct conn *c, enum problem_kind kind, const char *text)
+{
+    if (!c->faulted) {
+        c->faulted = true;
+        c->fault = kind;
+        c->fault_text = text;
+    }
+    return false;
+}
+
+static void shrink(struct buf *b, size_t keep)
+{
+    if (b->cap > keep)
+        buf_fini(b);
+    else
+        buf_clear(b);
+}
+
+void http_parse_begin(struct conn *c)
+{
+    shrink(&c->target, KEEP_TARGET);
+    shrink(&c->body, KEEP_BODY);
+    memset(&c->head, 0, offsetof(struct http_head, name));
+    c->message_done = false;
+    c->is_head = false;
+    http_parser_init(&c->parser, HTTP_REQUEST);
+    c->parser.data = c;
+}
+
+static bool is_token_char(unsigned char c)
+{
+    return isalnum(c) || (c && strchr("!#$%&'*+-.^_`|~", c));
+}
+
+static struct str head_value(const struct http_head *h)
+{
+    size_t len = h->value_len < sizeof(h->value) ? h->value_len : sizeof(h->value);
+    while (len > 0 && (h->value[len - 1] == ' ' || h->value[len - 1] == '\t'))
+        len--;
+    return (struct str){h->value, len};
+}
+
+static bool is_word(struct str s, const char *word)
+{
+    return s.len == strlen(word) && strncasecmp(s.p, word, s.len) == 0;
+}
+
+/* Notes what the header line just read means. */
+static void end_header(struct conn *c)
+{
+    struct http_head *h = &c->head;
+    struct str name = {h->name, h->name_len};
+    struct str value = head_value(h);
+    if (!h->in_value)
+        return;
+    if (str_eqz(name, "host")) {
+        h->n_host++;
+    } else if (str_eqz(name, "content-length")) {
+        h->n_length++;
+    } else if (str_eqz(name, "transfer-encoding")) {
+        h->n_encoding++;
+        h->is_chunked = is_word(value, "chunked");
+    } else if (str_eqz(name, "expect")) {
+        h->has_expect = true;
+        h->expects_continue = is_word(value, "100-continue");
+    } else if (str_eqz(name, "content-type")) {
+        h->has_type = true;
+        h->type_len = value.len;
+        memcpy(h->type, value.p, value.len);
+    }
+    h->in_value = false;
+    h->name_len = 0;
+    h->value_len = 0;
+}
+
+static int on_url(http_parser *parser, const char *at, size_t len)
+{
+    struct conn *c = parser->data;
+    buf_add(&c->target, at, len);
+    return buf_ok(&c->target) ? 0 : -1;
+}
+
+static int on_header_field(http_parser *parser, const char *at, size_t len)
+{
+    struct conn *c = parser->data;
+    struct http_head *h = &c->head;
+    if (h->done)
+        return 0; /* a trailer: nothing in it matters here */
+    end_header(c);
+    for (size_t i = 0; i < len; i++) {
+        if (!is_token_char((unsigned char)at[i])) {
+            http_fault(c, PROBLEM_BAD_REQUEST, "a header's name has a character that none may have");
+            return -1;
+        }
+        if (h->name_len < sizeof(h->name))
+            h->name[h->name_len++] = (char)tolower((unsigned char)at[i]);
+    }
+    return 0;
+}
+
+static int on_header_value(http_parser *parser, const char *at, size_t len)
+{
+    struct conn *c = parser->data;
+    struct http_head *h = &c->head;
+    if (h->done)
+        return 0;
+    h->in_value = true;
+    if (h->value_len < sizeof(h->value)) {
+        size_t room = sizeof(h->value) - h->value_len;
+        memcpy(h->value + h->value_len, at, len < room ? len : room);
+    }
+    h->value_len += len;
+    return 0;
+}
+
+static bool has_body(const struct conn *c)
+{
+    return c->head.n_encoding > 0 ||
+           (c->head.n_length > 0 && c->parser.content_length > 0);
+}
+
+static bool check_framing(struct conn *c)
+{
+    const struct http_head *h = &c->head;
+    if (h->n_length > 0 && h->n_encoding > 0)
+        return http_fault(c, PROBLEM_BAD_REQUEST,
+                          "Content-Length and Transfer-Encoding exclude each other");
+    if (h->n_length > 1)
+        return http_fault(c, PROBLEM_BAD_REQUEST, "Content-Length is given more than once");
+    if (h->n_encoding > 0 && (h->n_encoding > 1 || !h->is_chunked || c->parser.http_minor == 0))
+        return http_fault(c, PROBLEM_BAD_REQUEST,
+                          "the only Transfer-Encoding is chunked, once, in HTTP/1.1");
+    if (h->n_length > 0 && c->parser.content_length > c->loop->server->cfg.max_body)
+        return http_fault(c, PROBLEM_TOO_LARGE, "the body is larger than this server takes");
+    return true;
+}
+
+static bool check_head(struct conn *c)
+{
+    const struct http_head *h = &c->head;
+    if (c->parser.http_major != 1)
+        return http_fault(c, PROBLEM_HTTP_VERSION, "the request line names another version");
+    if (h->n_host > 1 || (h->n_host == 0 && c->parser.http_minor > 0))
+        return http_fault(c, PROBLEM_BAD_REQUEST, "HTTP/1.1 needs exactly one Host header");
+    if (c->parser.method == HTTP_CONNECT)
+        return http_fault(c, PROBLEM_BAD_REQUEST, "this server is no proxy");
+    if (!check_framing(c))
+        return false;
+    if (h->has_expect && c->parser.http_minor > 0 && !h->expects_continue)
+        return http_fault(c, PROBLEM_EXPECTATION, "only Expect: 100-continue is understood");
+    return true;
+}
+
+/* Splits the request target: "/path?query", or the same behind "http://host". */
+static bool split_target(struct conn *c)
+{
+    struct str t = buf_str(&c->target);
+    if (memchr(t.p, '#', t.len))
+        return http_fault(c, PROBLEM_BAD_REQUEST, "the request target has a fragment");
+    size_t scheme = 0;
+    if (t.len > 7 && strncasecmp(t.p, "http://", 7) == 0)
+        scheme = 7;
+    else if (t.len > 8 && strncasecmp(t.p, "https://", 8) == 0)
+        scheme = 8;
+    t.p += scheme;
+    t.len -= scheme;
+    while (scheme > 0 && t.len > 0 && *t.p != '/' && *t.p != '?') {
+        t.p++;
+        t.len--;
+    }
+    const char *mark = t.len > 0 ? memchr(t.p, '?', t.len) : NULL;
+    c->req.path = (struct str){t.p, mark ? (size_t)(mark - t.p) : t.len};
+    c->req.query = (struct str){0};
+    if (mark)
+        c->req.query = (struct str){mark + 1, t.len - c->req.path.len - 1};
+    if (c->req.path.len == 0 && scheme > 0)
+        c->req.path = STR("/");
+    if (c->req.path.len == 0 || c->req.path.p[0] != '/')
+        return http_fault(c, PROBLEM_BAD_REQUEST, "the request target is not a path");
+    return true;
+}
+
+static enum http_verb verb_of(const http_parser *parser)
+{
+    switch (parser->method) {
+    case HTTP_GET:
+    case HTTP_HEAD:
+        return VERB_GET;
+    case HTTP_POST:
+        return VERB_POST;
+    case HTTP_PUT:
+        return VERB_PUT;
+    case HTTP_PATCH:
+        return VERB_PATCH;
+    case HTTP_DELETE:
+        return VERB_DELETE;
+    default:
+        return VERB_OTHER;
+    }
+}
+
+/* 25 bytes to a socket whose earlier answers have all been taken: they fit, or it is broken. */
+static bool send_continue(struct conn *c)
+{
+    static const char text[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    ssize_t n = send(c->fd, text, sizeof(text) - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    return n == (ssize_t)sizeof(text) - 1;
+}
+
+static int on_headers_complete(http_parser *parser)
+{
+    struct conn *c = parser->data;
+    end_header(c);
+    c->head.done = true;
+    if (!check_head(c) || !split_target(c))
+        return -1;
+    /* What an Upgrade asks for is not spoken here; the request is answered as it stands. */
+    parser->upgrade = 0;
+    c->req.verb = verb_of(parser);
+    c->is_head = parser->method == HTTP_HEAD;
+    if (c->head.expects_continue && parser->http_minor > 0 && has_body(c) && !send_continue(c)) {
+        http_fault(c, PROBLEM_BAD_REQUEST, "the connection does not take an answer");
+        return -1;
+    }
+    return 0;
+}
+
+static int on_body(http_parser *parser, const char *at, size_t len)
+{
+    struct conn *c = parser->data;
+    if (len > c->loop->server->cfg.max_body - c->body.len) {
+        http_fault(c, PROBLEM_TOO_LARGE, "the body is larger than this server takes");
+        return -1;
+    }
+    if (!conn_charge(c, len)) {
+        http_fault(c, PROBLEM_OVERLOADED, "the bodies of other requests fill the memory set aside");
+        return -1;
+    }
+    buf_add(&c->body, at, len);
+    if (!buf_ok(&c->body)) {
+        http_fault(c, PROBLEM_OVERLOADED, "out of memory");
+        return -1;
+    }
+    return 0;
+}
+
+static int on_message_complete(http_parser *parser)
+{
+    struct conn *c = parser->data;
+    c->message_done = true;
+    c->req.body = buf_str(&c->body);
+    c->req.content_type = (struct str){0};
+    if (c->head.has_type)
+        c->req.content_type = (struct str){c->head.type, c->head.type_len};
+    http_parser_pause(parser, 1);
+    return 0;
+}
+
+static const http_parser_settings settings = {
+    .on_url = on_url,
+    .on_header_field = on_header_field,
+    .on_header_value = on_header_value,
+    .on_headers_complete = on_headers_complete,
+    .on_body = on_body,
+    .on_message_complete = on_message_complete,
+};
+
+static void parse_fault(struct conn *c, enum http_errno code)
+{
+    if (code == HPE_HEADER_OVERFLOW)
+        http_fault(c, PROBLEM_HEADER_TOO_LARGE, "request line and headers are larger than allowed");
+    else if (code == HPE_UNEXPECTED_CONTENT_LENGTH)
+        http_fault(c, PROBLEM_BAD_REQUEST,
+                   "Content-Length is given more than once, or beside Transfer-Encoding");
+    else
+        http_fault(c, PROBLEM_BAD_REQUEST, http_errno_description(code));
+}
+
+size_t http_parse_feed(struct conn *c, struct str in)
+{
+    bool in_head = !c->head.done;
+    size_t limit = c->loop->server->cfg.max_header;
+    if (in_head && in.len > limit - c->head.n_bytes)
+        in.len = limit - c->head.n_bytes;
+    size_t used = http_parser_execute(&c->parser, &settings, in.p, in.len);
+    enum http_errno code = HTTP_PARSER_ERRNO(&c->parser);
+    if (in_head)
+        c->head.n_bytes += used;
+    if (code != HPE_OK && code != HPE_PAUSED)
+        parse_fault(c, code);
+    else if (!c->head.done && c->head.n_bytes >= limit)
+        http_fault(c, PROBLEM_HEADER_TOO_LARGE, "request line and headers are larger than allowed");
+    return used;
+}

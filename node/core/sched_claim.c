@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which of the due tasks is claimed next.
+ *
+ * Services that can start something stand in a ring and take turns of a few claims each. Within a
+ * service the most urgent lane goes first; retries have lanes and slots of their own (a quarter of
+ * the service's concurrency): a wave of retries never takes the other slots, and first attempts
+ * never take the last of theirs while one waits. When three quarters of the node's own slots are
+ * taken, the rest is kept for services below their fair share, so that one slow service leaves room
+ * for the others. */
+#include "node/core/sched_internal.h"
+
+#include <stdlib.h>
+
+uint32_t svc_concurrency(const struct sched *s, const struct svc *v)
+{
+    return (uint32_t)(v->conf->concurrency > 0 ? v->conf->concurrency : s->cfg.default_concurrency);
+}
+
+/* The slots that belong to retries; a service with a single slot shares it by turns instead. */
+static uint32_t retry_slots(uint32_t concurrency)
+{
+    uint32_t n = concurrency / SCHED_RETRY_SHARE;
+
+    return n ? n : concurrency > 1;
+}
+
+static bool can_start_retry(const struct svc *v, uint32_t concurrency)
+{
+    if (!v->n_ready_retries || v->n_slots >= concurrency)
+        return false;
+    if (concurrency == 1)
+        return v->n_ready == v->n_ready_retries || v->since_retry >= SCHED_QUANTUM;
+    return v->n_retry_slots < retry_slots(concurrency);
+}
+
+static bool can_start_first(const struct svc *v, uint32_t concurrency)
+{
+    uint32_t kept = v->n_ready_retries ? retry_slots(concurrency) : 0;
+
+    if (v->n_ready == v->n_ready_retries || v->n_slots >= concurrency)
+        return false;
+    if (concurrency == 1)
+        return !v->n_ready_retries || v->since_retry < SCHED_QUANTUM;
+    return v->n_slots - v->n_retry_slots < concurrency - kept;
+}
+
+bool svc_can_start(const struct svc *v, const struct sched *s)
+{
+    uint32_t concurrency = svc_concurrency(s, v);
+
+    return !v->conf->paused && !v->gone &&
+           (can_start_first(v, concurrency) || can_start_retry(v, concurrency));
+}
+
+void ring_remove(struct sched *s, struct svc *v)
+{
+    if (!v->ring_next)
+        return;
+    if (v->ring_next == v) {
+        s->ring = NULL;
+    } else {
+        v->ring_prev->ring_next = v->ring_next;
+        v->ring_next->ring_prev = v->ring_prev;
+        if (s->ring == v)
+            s->ring = v->ring_next;
+    }
+    v->ring_prev = v->ring_next = NULL;
+    s->n_ring--;
+}
+
+void ring_update(struct sched *s, struct svc *v)
+{
+    if (!svc_can_start(v, s)) {
+        ring_remove(s, v);
+        return;
+    }
+    if (v->ring_next)
+        return;
+    if (!s->ring) {
+        v->ring_prev = v->ring_next = v;
+        s->ring = v;
+    } else { /* at the end: before whose turn is next */
+        v->ring_next = s->ring;
+        v->ring_prev = s->ring->ring_prev;
+        v->ring_prev->ring_next = v;
+        v->ring_next->ring_prev = v;
+    }
+    s->n_ring++;
+}
+
+void ready_push(struct sched *s, struct entry *e)
+{
+    struct svc *v = e->lane->svc;
+    struct queue *q = &v->ready[e->lane->number];
+
+    e->next = NULL;
+    e->prev = q->tail;
+    if (q->tail)
+        q->tail->next = e;
+    else
+        q->head = e;
+    q->tail = e;
+    q->n++;
+    v->n_ready++;
+    v->n_ready_retries += e->lane->number >= TASK_RETRY_LANES;
+    entry_move(s, e, TRACK_READY);
+    ring_update(s, v);
+}
+
+void ready_remove(struct sched *s, struct entry *e)
+{
+    struct svc *v = e->lane->svc;
+    struct queue *q = &v->ready[e->lane->number];
+
+    assert(e->track == TRACK_READY && q->n);
+    if (e->prev)
+        e->prev->next = e->next;
+    else
+        q->head = e->next;
+    if (e->next)
+        e->next->prev = e->prev;
+    else
+        q->tail = e->prev;
+    e->prev = e->next = NULL;
+    q->n--;
+    v->n_ready--;
+    v->n_ready_retries -= e->lane->number >= TASK_RETRY_LANES;
+    ring_update(s, v);
+}
+
+/* The next task of the service's turn; NULL when it cannot start one. */
+static struct entry *svc_pick(const struct sched *s, const struct svc *v)
+{
+    uint32_t concurrency = svc_concurrency(s, v);
+    int32_t from = 0;
+    int32_t to = TASK_RETRY_LANES;
+
+    if (!can_start_first(v, concurrency)) {
+        if (!can_start_retry(v, concurrency))
+            return NULL;
+        from = TASK_RETRY_LANES;
+        to = TASK_LANES;
+    }
+    for (int32_t n = from; n < to; n++) {
+        if (v->ready[n].head)
+            return v->ready[n].head;
+    }
+    abort(); /* the counts say that there is one */
+}
+
+static void claim_start(struct sched *s, struct entry *e, struct actions *out)
+{
+    struct svc *v = e->lane->svc;
+    struct claim_item *item;
+
+    ready_remove(s, e);
+    v->since_retry = e->lane->number >= TASK_RETRY_LANES ? 0 : v->since_retry + 1;
+    entry_move(s, e, TRACK_CLAIMING);
+    ring_update(s, v);
+    item = &actions_add(out, ACTION_CLAIM)->claim;
+    item->id = e->id;
+    item->attempt = e->attempt;
+    item->timeout_ms =
+        v->conf->timeout_ms > 0 ? v->conf->timeout_ms : (int32_t)s->cfg.default_timeout_ms;
+}
+
+/* True if the node may start one more of this service. */
+static bool has_capacity(const struct sched *s, const struct svc *v)
+{
+    uint32_t used = sched_in_flight(s);
+    uint32_t max = s->cfg.max_in_flight;
+
+    if (used >= max)
+        return false;
+    if (used < max - max / 4 || s->n_ring < 2)
+        return true;
+    return v->n_in_flight < max / (s->n_ring + 1) + 1;
+}
+
+void claim_pump(struct sched *s, struct actions *out)
+{
+    uint32_t idle_turns = 0;
+
+    if (!s->store_up || s->stopping || s->now < s->pause_until)
+        return;
+    while (s->ring && idle_turns < s->n_ring) {
+        struct svc *v = s->ring;
+        struct entry *e;
+        int taken = 0;
+
+        s->ring = v->ring_next; /* the next one's turn, whatever becomes of v */
+        while (taken < SCHED_QUANTUM && has_capacity(s, v) && (e = svc_pick(s, v))) {
+            claim_start(s, e, out);
+            taken++;
+        }
+        idle_turns = taken ? 0 : idle_turns + 1;
+        if (sched_in_flight(s) >= s->cfg.max_in_flight)
+            return;
+    }
+}
+
+static void claim_won(struct sched *s, struct entry *e, struct task *t, struct actions *out)
+{
+    const struct service *conf = e->lane->svc->conf;
+    struct action *a;
+
+    assert(t && t->id == e->id && t->attempt == e->attempt + 1);
+    e->attempt = t->attempt;
+    entry_move(s, e, TRACK_SENDING);
+    if (s->stopping || conf->paused) { /* since the claim was asked for: give it back */
+        const struct verdict unsent = {.kind = VERDICT_UNSENT, .retry_after_ms = -1};
+
+        sched_answered(s, s->now, t, &unsent, out);
+        task_free(t);
+        return;
+    }
+    a = actions_add(out, ACTION_SEND);
+    a->send.task = t;
+    a->send.service = conf;
+    a->send.timeout_ms = t->timeout_ms          ? t->timeout_ms
+                         : conf->timeout_ms > 0 ? conf->timeout_ms
+                                                : s->cfg.default_timeout_ms;
+}
+
+/* Back to the timers. Where the time has come by this node's reading of the store's clock, that
+ * reading is ahead: ask again soon, then less often, until it has been measured again. */
+static void claim_was_early(struct sched *s, struct entry *e, wall_ms next_attempt_time)
+{
+    entry_wait(s, e, next_attempt_time);
+    if (next_attempt_time > s->now)
+        return;
+    heap_move(&s->timers, &e->timer, s->now + (INT64_C(1) << e->tries));
+    if (e->tries < SCHED_EARLY_SHIFT_MAX)
+        e->tries++;
+}
+
+void sched_claimed(struct sched *s, wall_ms now, int rc, struct claim_item *item,
+                   struct actions *out)
+{
+    struct entry *e = sched_entry(s, item->id);
+
+    s->now = now;
+    assert(e && e->track == TRACK_CLAIMING);
+    if (rc) {
+        sched_store_pause(s);
+        if (s->stopping)
+            entry_forget(s, e);
+        else
+            ready_push(s, e);
+        return;
+    }
+    s->pause_ms = 0;
+    switch (item->result) {
+    case CLAIM_WON:
+        claim_won(s, e, item->task, out);
+        item->task = NULL;
+        break;
+    case CLAIM_NOT_DUE:
+        s->n_claims_early++;
+        if (s->stopping || item->next_attempt_time > now + s->cfg.lookahead_ms)
+            entry_forget(s, e);
+        else
+            claim_was_early(s, e, item->next_attempt_time);
+        break;
+    case CLAIM_LOST:
+        s->n_claims_lost++;
+        entry_forget(s, e);
+        break;
+    }
+}

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the scheduler share: its books. Only sched*.c include this. */
+#ifndef JF_CORE_SCHED_INTERNAL_H
+#define JF_CORE_SCHED_INTERNAL_H
+
+#include "common/hash.h"
+#include "common/heap.h"
+#include "node/core/sched.h"
+
+#include <assert.h>
+
+#define SCHED_SCAN_KEYS 256      /* lanes in one scan statement */
+#define SCHED_SCAN_ROWS 50000    /* rows that one scan may bring */
+#define SCHED_QUANTUM 8          /* claims a service may start before the next one's turn */
+#define SCHED_RETRY_SHARE 4      /* retries own one of so many slots of a service */
+#define SCHED_STORE_PAUSE_MS 100 /* after a claim or finish that the store did not take */
+#define SCHED_STORE_PAUSE_MAX_MS 3000
+#define SCHED_EARLY_SHIFT_MAX                                                                      \
+    8 /* a claim that is too early is asked again after 256 ms at most                             \
+       */
+
+/* Where an entry stands. Allowed moves: see entry_move. */
+enum track {
+    TRACK_NEW,
+    TRACK_WAITING,   /* in the timers until next_attempt_time */
+    TRACK_READY,     /* due, in its service's queue */
+    TRACK_CLAIMING,  /* the CLAIM is out */
+    TRACK_SENDING,   /* the SEND is out */
+    TRACK_FINISHING, /* the FINISH is out */
+    TRACK_PARKED,    /* a FINISH that the store did not take; in the timers until the next try */
+    TRACK_GHOST,     /* somebody else's attempt; in the timers until its deadline */
+    TRACK_GONE,
+    TRACK_N
+};
+
+struct ghost {
+    enum task_status status;
+    int32_t retry_count;
+    int32_t max_retry;
+    int32_t priority;
+    bool own_orphan;
+    char policy[TASK_POLICY_MAX + 1];
+};
+
+struct lane;
+
+struct entry {
+    struct heap_node timer; /* first, so that a node is its entry */
+    struct entry *prev;     /* of the READY queue */
+    struct entry *next;
+    struct lane *lane;
+    struct ghost *ghost;        /* owned; of a GHOST and of its rescue */
+    struct finish_item *finish; /* owned, error text behind it; FINISHING and PARKED */
+    int64_t id;
+    wall_ms next_attempt_time;
+    int32_t attempt;
+    int16_t tries; /* of the present FINISH; before it, of claims that were too early */
+    uint8_t track; /* enum track; changed by entry_move alone */
+};
+
+/* Position in the due index. */
+struct cursor {
+    wall_ms time;
+    int64_t id;
+};
+
+/* One (service, shard, lane): what is read of it. */
+struct lane {
+    struct heap_node scan; /* first; in `scans` unless paused, reading or stopped */
+    struct svc *svc;
+    struct cursor cursor; /* everything up to here was read once */
+    wall_ms full_at;      /* when to read from the start again */
+    wall_ms due_at;       /* when the next regular scan is due */
+    uint32_t n_tracked;   /* WAITING and READY */
+    int32_t shard;
+    int32_t number;
+    bool truncated; /* more stands behind the cursor, within the look-ahead */
+    bool reading;   /* a SCAN of it is out */
+    bool restart;   /* and began before the lane was started anew: it moves no cursor */
+};
+
+struct queue {
+    struct entry *head;
+    struct entry *tail;
+    uint32_t n;
+};
+
+struct svc {
+    struct str name;      /* owned; stays while conf is replaced: scans borrow it */
+    struct service *conf; /* owned */
+    struct lane **lanes;  /* owned; [shard * TASK_LANES + number], NULL where unused */
+    int32_t n_shards;
+    struct queue ready[TASK_LANES];
+    uint32_t n_ready;
+    uint32_t n_ready_retries;
+    uint32_t n_slots;       /* claiming and sending */
+    uint32_t n_retry_slots; /* of them, retries */
+    uint32_t since_retry;   /* first attempts started since the last retry */
+    uint32_t n_in_flight;   /* slots and finishes */
+    uint32_t n_entries;
+    struct svc *ring_prev; /* ring of services that can start something; NULL = not in it */
+    struct svc *ring_next;
+    bool listed; /* in the list of the present sched_services call */
+    bool gone;
+};
+
+struct sched {
+    struct sched_config cfg;
+    struct rng rng;
+    struct map64 entries;  /* by task id */
+    struct map64 services; /* by hash of the name; see svc_find */
+    struct svc **svcs;     /* owned */
+    size_t n_svcs;
+    size_t cap_svcs;
+    struct heap timers; /* of entries */
+    struct heap scans;  /* of lanes */
+    struct svc *ring;   /* whose turn is next */
+    uint32_t n_ring;
+    uint32_t n_tracks[TRACK_N];
+    uint32_t n_scans_out; /* keys of the scan that is out */
+    wall_ms now;
+    wall_ms pause_until; /* claims wait: the store did not take the last one */
+    int64_t pause_ms;
+    bool store_up;
+    bool stopping;
+    uint64_t n_claims_lost;
+    uint64_t n_claims_early;
+    uint64_t n_finishes_lost;
+    uint64_t n_rescued;
+};
+
+/* sched.c */
+void entry_move(struct sched *s, struct entry *e, enum track to);
+/* Adds a new entry; NULL when the lane or the node is full (the lane's cursor is set back so that
+ * the task is read again). */
+struct entry *entry_add(struct sched *s, struct lane *l, int64_t id, int32_t attempt,
+                        wall_ms next_attempt_time);
+void entry_forget(struct sched *s, struct entry *e);
+void entry_wait(struct sched *s, struct entry *e, wall_ms until); /* → WAITING */
+struct action *actions_add(struct actions *a, enum action_kind kind);
+uint32_t sched_in_flight(const struct sched *s);
+/* Queued: known and not yet asked for. */
+static inline bool is_queued(enum track t)
+{
+    return t == TRACK_WAITING || t == TRACK_READY;
+}
+static inline struct entry *sched_entry(const struct sched *s, int64_t id)
+{
+    return map64_find(&s->entries, (uint64_t)id);
+}
+void *sched_alloc(size_t size); /* zeroed; aborts when out of memory */
+void sched_must(int rc);        /* aborts unless 0 */
+/* The store did not take a claim or finish: claims pause, longer each time. */
+void sched_store_pause(struct sched *s);
+
+/* sched_services.c */
+struct svc *svc_find(const struct sched *s, struct str name);
+struct lane *svc_lane(struct sched *s, struct svc *v, int32_t shard, int32_t number);
+void svc_each_lane(struct sched *s, struct svc *v, void (*fn)(struct sched *s, struct lane *l));
+void svc_free(struct sched *s, struct svc *v);
+/* Forgets the queued tasks of one service, or of all when v is NULL; ghosts too if so told. */
+void drop_queued(struct sched *s, const struct svc *v, bool ghosts);
+
+/* sched_scan.c */
+void scan_plan(struct sched *s, struct actions *out);
+/* The lane may read on when it has room: after an entry left it, or the cursor was set back. */
+void lane_wake(struct sched *s, struct lane *l);
+void lane_read_again(struct sched *s, struct lane *l, wall_ms at); /* whole, at that time */
+void lane_start(struct sched *s, struct lane *l);                  /* (re)enters the scans */
+void lane_stop(struct sched *s, struct lane *l);
+
+/* sched_claim.c */
+void ready_push(struct sched *s, struct entry *e);
+void ready_remove(struct sched *s, struct entry *e);
+void ring_update(struct sched *s, struct svc *v);
+void ring_remove(struct sched *s, struct svc *v);
+void claim_pump(struct sched *s, struct actions *out);
+bool svc_can_start(const struct svc *v, const struct sched *s);
+uint32_t svc_concurrency(const struct sched *s, const struct svc *v);
+
+/* sched_finish.c */
+void rescue_start(struct sched *s, struct entry *e, struct actions *out);
+void finish_again(struct sched *s, struct entry *e, struct actions *out); /* from PARKED */
+
+#endif

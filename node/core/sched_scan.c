@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is read of the due index, and when.
+ *
+ * Each lane has a cursor: everything up to it was read once. A regular scan begins a slack behind
+ * now (or at the cursor, where that is further behind), so that it sees what was committed late,
+ * and ends at the look-ahead. A lane with more rows than one scan brings is read on from its cursor
+ * as soon as half of its room is free. A full read sets the cursor back to the start of the index;
+ * it is then read forward in the same way, past what is known already.
+ *
+ * Failures: a scan that came back with an error leaves the cursors alone and is asked again. A task
+ * for which there is no room sets the cursor back before itself (entry_add). */
+#include "node/core/sched_internal.h"
+
+#include <string.h>
+
+static const struct cursor cursor_start = {WALL_NONE, 0};
+
+static bool cursor_before(struct cursor a, struct cursor b)
+{
+    return a.time < b.time || (a.time == b.time && a.id < b.id);
+}
+
+static bool has_reading_room(const struct sched *s, const struct lane *l)
+{
+    return l->n_tracked < s->cfg.lane_limit / 2 + 1 &&
+           s->entries.n < s->cfg.max_tracked - s->cfg.max_tracked / 8;
+}
+
+static bool can_scan(const struct sched *s, const struct lane *l)
+{
+    return !s->stopping && !l->svc->conf->paused && !l->svc->gone;
+}
+
+static void lane_schedule(struct sched *s, struct lane *l, wall_ms at)
+{
+    if (l->reading || !can_scan(s, l))
+        return;
+    if (l->scan.pos)
+        heap_move(&s->scans, &l->scan, at);
+    else
+        sched_must(heap_add(&s->scans, &l->scan, at));
+}
+
+void lane_start(struct sched *s, struct lane *l)
+{
+    l->cursor = cursor_start;
+    l->restart = l->reading;
+    l->full_at = s->now + s->cfg.full_read_ms;
+    l->due_at = s->now;
+    lane_schedule(s, l, s->now);
+}
+
+void lane_stop(struct sched *s, struct lane *l)
+{
+    if (l->scan.pos)
+        heap_remove(&s->scans, &l->scan);
+}
+
+void lane_wake(struct sched *s, struct lane *l)
+{
+    if (l->truncated && l->scan.pos && l->scan.key > s->now && has_reading_room(s, l))
+        heap_move(&s->scans, &l->scan, s->now);
+}
+
+void lane_read_again(struct sched *s, struct lane *l, wall_ms at)
+{
+    if (at < l->full_at)
+        l->full_at = at;
+    if (l->scan.pos && at < l->scan.key)
+        heap_move(&s->scans, &l->scan, at);
+}
+
+/* Two scans at least within what one of them reads ahead, or tasks between two would be late. */
+static int64_t scan_interval(const struct sched *s)
+{
+    int64_t half = s->cfg.lookahead_ms / 2 + 1;
+
+    return s->cfg.scan_interval_ms < half ? s->cfg.scan_interval_ms : half;
+}
+
+/* Fills the key of the lane's next scan. Returns false when there is nothing to read now. */
+static bool lane_key(struct sched *s, struct lane *l, struct scan_key *k)
+{
+    struct cursor behind = {s->now - s->cfg.slack_ms, 0};
+    bool is_due = l->due_at <= s->now;
+    bool room = has_reading_room(s, l);
+    struct cursor from = l->cursor;
+
+    if (l->full_at <= s->now && room) {
+        l->full_at = s->now + s->cfg.full_read_ms;
+        l->cursor = cursor_start;
+        from = cursor_start;
+    }
+    if (is_due) {
+        if (cursor_before(behind, from))
+            from = behind;
+        else if (!room)
+            return false; /* a backlog: what is in memory goes first */
+    } else if (!l->truncated || !room) {
+        return false;
+    }
+    k->service_name = l->svc->name;
+    k->shard = l->shard;
+    k->lane = l->number;
+    k->from_time = from.time;
+    k->from_id = from.id;
+    k->to_time = room ? s->now + s->cfg.lookahead_ms : s->now;
+    k->ctx = l;
+    return true;
+}
+
+void scan_plan(struct sched *s, struct actions *out)
+{
+    size_t first_action = out->n;
+    struct heap_node *first;
+
+    if (s->n_scans_out || !s->store_up || s->stopping)
+        return;
+    while (s->n_scans_out < SCHED_SCAN_KEYS && (first = heap_first(&s->scans)) &&
+           first->key <= s->now) {
+        struct lane *l = (struct lane *)first;
+        struct scan_key key = {0};
+        bool wanted = lane_key(s, l, &key);
+
+        if (l->due_at <= s->now)
+            l->due_at = s->now + scan_interval(s);
+        if (!wanted) {
+            heap_move(&s->scans, &l->scan, l->due_at);
+            continue;
+        }
+        heap_remove(&s->scans, &l->scan);
+        l->reading = true;
+        s->n_scans_out++;
+        actions_add(out, ACTION_SCAN)->scan = key;
+    }
+    if (!s->n_scans_out)
+        return;
+    uint32_t limit = SCHED_SCAN_ROWS / s->n_scans_out;
+    if (limit > s->cfg.lane_limit)
+        limit = s->cfg.lane_limit;
+    for (size_t i = first_action; i < out->n; i++) {
+        if (out->list[i].kind == ACTION_SCAN)
+            out->list[i].scan.limit = limit;
+    }
+}
+
+static void ghost_fill(struct ghost *g, const struct scan_row *r)
+{
+    g->status = r->status;
+    g->retry_count = r->retry_count;
+    g->max_retry = r->max_retry;
+    g->priority = r->priority;
+    g->own_orphan = r->own_orphan;
+    memcpy(g->policy, r->policy, sizeof(g->policy));
+}
+
+/* A row of somebody else's attempt: watch its deadline. */
+static void see_ghost(struct sched *s, struct lane *l, const struct scan_row *r)
+{
+    struct entry *e = sched_entry(s, r->id);
+    wall_ms at = r->own_orphan ? s->now : r->deadline_at;
+
+    if (e && e->track != TRACK_GHOST && (e->track > TRACK_READY || e->attempt >= r->attempt))
+        return; /* this node's own attempt, or newer than the row */
+    if (e && e->track != TRACK_GHOST) {
+        entry_forget(s, e);
+        e = NULL;
+    }
+    if (!e) {
+        e = entry_add(s, l, r->id, r->attempt, r->next_attempt_time);
+        if (!e)
+            return;
+        e->ghost = sched_alloc(sizeof(*e->ghost));
+        entry_move(s, e, TRACK_GHOST);
+        sched_must(heap_add(&s->timers, &e->timer, at));
+    } else {
+        heap_move(&s->timers, &e->timer, at);
+    }
+    e->attempt = r->attempt;
+    ghost_fill(e->ghost, r);
+}
+
+static void see_waiting(struct sched *s, struct lane *l, const struct scan_row *r)
+{
+    struct entry *e = sched_entry(s, r->id);
+
+    /* A ghost that somebody else rescued, or a task that went on to another lane. */
+    if (e && r->attempt >= e->attempt &&
+        (e->track == TRACK_GHOST || (is_queued(e->track) && e->lane != l))) {
+        entry_forget(s, e);
+        e = NULL;
+    }
+    if (!e) {
+        e = entry_add(s, l, r->id, r->attempt, r->next_attempt_time);
+        if (e)
+            entry_wait(s, e, r->next_attempt_time);
+        return;
+    }
+    if (e->track == TRACK_READY) {
+        if (r->attempt > e->attempt)
+            e->attempt = r->attempt;
+        return;
+    }
+    if (e->track != TRACK_WAITING)
+        return;
+    /* The earlier time of the two: a claim that comes too early is told the right one. */
+    if (r->attempt > e->attempt || r->next_attempt_time < e->next_attempt_time) {
+        e->next_attempt_time = r->next_attempt_time;
+        heap_move(&s->timers, &e->timer, r->next_attempt_time);
+    }
+    if (r->attempt > e->attempt)
+        e->attempt = r->attempt;
+}
+
+/* After the rows of one key: where the lane stands now. */
+static void lane_read(struct sched *s, struct lane *l, const struct scan_key *k,
+                      const struct scan_row *rows, size_t n)
+{
+    struct cursor end = {k->to_time, INT64_MAX};
+
+    l->reading = false;
+    if (n >= k->limit) {
+        l->truncated = true;
+        end = (struct cursor){rows[n - 1].next_attempt_time, rows[n - 1].id};
+    } else if (!cursor_before(end, l->cursor)) {
+        l->truncated = false;
+    }
+    if (cursor_before(l->cursor, end) && !l->restart)
+        l->cursor = end;
+    l->restart = false;
+    if (!can_scan(s, l))
+        return;
+    for (size_t i = 0; i < n; i++) {
+        if (task_status_bit(rows[i].status) & TASK_IN_FLIGHT)
+            see_ghost(s, l, &rows[i]);
+        else
+            see_waiting(s, l, &rows[i]);
+    }
+    lane_schedule(s, l, l->truncated && has_reading_room(s, l) ? s->now : l->due_at);
+}
+
+void sched_scanned(struct sched *s, wall_ms now, int rc, const struct scan_key *keys, size_t n_keys,
+                   const struct scan_row *rows, size_t n_rows, struct actions *out)
+{
+    size_t at = 0;
+
+    s->now = now;
+    assert(n_keys == s->n_scans_out);
+    s->n_scans_out = 0;
+    for (size_t i = 0; i < n_keys; i++) {
+        struct lane *l = keys[i].ctx;
+        size_t begin = at;
+
+        assert(l->reading);
+        if (rc) {
+            l->reading = false;
+            lane_schedule(s, l, now + s->cfg.scan_interval_ms);
+            continue;
+        }
+        while (at < n_rows && rows[at].key == i)
+            at++;
+        lane_read(s, l, &keys[i], rows + begin, at - begin);
+    }
+    assert(rc || at == n_rows);
+    sched_tick(s, now, out);
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A row of job_service: where a service lives and how it may be called. */
+#ifndef JF_CORE_SERVICE_H
+#define JF_CORE_SERVICE_H
+
+#include "common/clock.h"
+#include "common/str.h"
+
+struct service {
+    struct str name;
+    struct str base_url; /* absent: from the URL template */
+    struct str secret;   /* absent: not signed */
+    struct str policy;   /* absent: "default" */
+    int32_t shards;      /* 1 to 256 */
+    int32_t shards_seen; /* the most there ever were: all stay scanned */
+    int32_t concurrency; /* 0 = the node's default */
+    int32_t timeout_ms;  /* 0 = the node's default */
+    uint32_t lanes;      /* bit l: lane l (0 to 9) was ever used; lane l + 10 may be */
+    bool paused;
+    int64_t version; /* grows with each change */
+    wall_ms created_at;
+    wall_ms updated_at;
+};
+
+#endif

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a handler's body says about its attempt. */
+#ifndef JF_CORE_VERDICT_BODY_H
+#define JF_CORE_VERDICT_BODY_H
+
+#include "common/json.h"
+
+enum said { SAID_NOTHING, SAID_NO, SAID_YES };
+
+struct verdict_body {
+    enum said success;
+    enum said retryable;
+    enum said snooze;       /* NO: said, but it is no duration */
+    int64_t snooze_ms;      /* of a snooze that is YES */
+    int64_t retry_after_ms; /* < 0 = not said, or no duration */
+    struct str message;     /* absent = none; points into `text` */
+    struct buf text;
+    /* Where the tokens and the text they point to live. */
+    struct json_doc doc;
+    struct buf mended;
+};
+
+#define VERDICT_BODY_INIT ((struct verdict_body){.retry_after_ms = -1})
+
+void verdict_body_fini(struct verdict_body *b);
+
+/* Reads a handler's answer, generously: what is no JSON object says nothing; a character that JSON
+ * or the store refuses stands for U+FFFD; of a cut answer the members before the cut count; members
+ * of an unknown name or a wrong type are passed over. `b` is VERDICT_BODY_INIT; `body` outlives it.
+ * Errors: ERR_NOMEM. */
+MUST_CHECK int verdict_body_read(struct verdict_body *b, struct str body, bool cut);
+
+/* Reads a result that a handler sends by itself, strictly: an object of the known members, each of
+ * its type, that says "success" or "snooze".
+ * Errors: ERR_INVALID (says which member and what is allowed), ERR_NOMEM. */
+MUST_CHECK int verdict_body_read_strictly(struct verdict_body *b, struct str body, struct err *err);
+
+#endif

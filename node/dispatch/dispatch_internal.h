@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the dispatcher share. A slot is one request on its way, with the libcurl handle
+ * that carries it; idle slots are kept, since making a handle costs more than a request. */
+#ifndef JF_DISPATCH_INTERNAL_H
+#define JF_DISPATCH_INTERNAL_H
+
+#include <curl/curl.h>
+#include <event2/event_struct.h>
+
+#include "common/buf.h"
+#include "node/dispatch/address.h"
+#include "node/dispatch/dispatch.h"
+
+#define DISPATCH_HEADERS_MAX 32
+#define DISPATCH_ANSWER_HEADERS_MAX                                                                \
+    (64 * 1024) /* bytes, all header blocks of an answer together                                  \
+                 */
+#define DISPATCH_RETRY_AFTER_MAX 64
+#define DISPATCH_IDLE_SLOTS_MAX 512
+
+struct watch;
+
+struct dispatch {
+    struct event_base *base; /* borrowed */
+    CURLM *multi;
+    struct event timer;            /* when libcurl wants to be called next */
+    struct event stall_timer;      /* runs while something is in flight */
+    struct dispatch_slot *running; /* doubly linked */
+    struct dispatch_slot *idle;    /* singly linked by `next` */
+    struct watch **watches;        /* by descriptor; owned, as what they point to */
+    size_t n_watches;
+    uint32_t n_running;
+    uint32_t n_idle;
+    int64_t connect_timeout_ms;
+    int64_t low_speed_ms;
+    size_t max_answer;
+    char *ca_file; /* owned; NULL = the system's */
+    struct address_rules rules;
+    bool is_ending; /* on_done callbacks are running */
+};
+
+struct dispatch_slot {
+    struct dispatch *d;
+    CURL *easy;
+    struct dispatch_request *r; /* NULL while idle */
+    struct dispatch_slot *prev;
+    struct dispatch_slot *next;
+    struct buf answer;
+    size_t answer_header_len;
+    size_t retry_after_len;
+    int64_t started_us;
+    int64_t left_us; /* 0 = not one byte has left */
+    mono_ms heard_at;
+    bool is_fenced;   /* too late to be sent */
+    bool is_answered; /* the answer began */
+    bool is_heard;    /* something came since the last look */
+    bool is_cut;
+    bool has_retry_after;
+    char retry_after[DISPATCH_RETRY_AFTER_MAX];
+    char failure[96]; /* ours; "" = see curl_error */
+    char curl_error[CURL_ERROR_SIZE];
+    struct curl_slist headers[DISPATCH_HEADERS_MAX + 1];
+};
+
+/* Lets libcurl act on a socket's events, or on time, then ends the requests that are done. Not to
+ * be called from a callback of libcurl. */
+void dispatch_advance(struct dispatch *d, curl_socket_t fd, int what);
+
+/* libcurl's callbacks: which events of a socket it wants, and how to close one that was given to
+ * watch_open; ctx is the dispatcher. */
+int watch_on_change(CURL *easy, curl_socket_t fd, int what, void *ctx, void *unused);
+int watch_on_close(void *ctx, curl_socket_t fd);
+
+/* Takes note of a new socket. False when out of memory. */
+bool watch_open(struct dispatch *d, int fd);
+
+/* Behind the last socket's close. */
+void watches_fini(struct dispatch *d);
+
+/* An idle slot with all that is the same for each request set. NULL when out of memory. */
+struct dispatch_slot *slot_new(struct dispatch *d);
+void slot_free(struct dispatch_slot *s);
+
+/* Makes the slot ready for a request. Errors: ERR_NOMEM. */
+MUST_CHECK int slot_prepare(struct dispatch_slot *s, struct dispatch_request *r);
+
+/* Says why the request failed, where we know better than libcurl. */
+void slot_fail(struct dispatch_slot *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
+
+/* Fills the request's answer from how the transfer ended. */
+void slot_answer(struct dispatch_slot *s, CURLcode code);
+
+/* Forgets the request; keeps the handle, and the answer's memory if it is small. */
+void slot_reset(struct dispatch_slot *s);
+
+#endif

@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One request inside libcurl. libcurl calls, in this order: on_open_socket (new connections only),
+ * on_prerequest (the connection stands, and the request is written when it returns), on_header and
+ * on_write (the answer).
+ *
+ * When a reused connection breaks before an answer came, libcurl begins again on another one. Each
+ * beginning passes on_prerequest, and that lets a request through once only: what was handed to a
+ * connection may have reached the service. It also stands right before the first byte leaves, which
+ * is where the fence has to be looked at. Refusing the rewind of a read callback would do the same,
+ * at the price of a second packet and two more system calls per request. */
+#include "node/dispatch/dispatch_internal.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <strings.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define KEEP_ANSWER_MAX 4096
+#define BUFFER_SIZE (16 * 1024L)
+
+void slot_fail(struct dispatch_slot *s, const char *fmt, ...)
+{
+    va_list args;
+
+    va_start(args, fmt);
+    (void)vsnprintf(s->failure, sizeof(s->failure), fmt, args);
+    va_end(args);
+}
+
+static bool is_past_fence(struct dispatch_slot *s)
+{
+    if (s->r->send_by != INT64_MAX && clock_mono() >= s->r->send_by)
+        s->is_fenced = true;
+    return s->is_fenced;
+}
+
+/* A request that has left is not begun a second time. */
+static bool has_left(struct dispatch_slot *s)
+{
+    if (s->left_us)
+        slot_fail(s, "the connection broke before an answer came");
+    return s->left_us != 0;
+}
+
+static curl_socket_t on_open_socket(void *ctx, curlsocktype purpose, struct curl_sockaddr *a)
+{
+    struct dispatch_slot *s = ctx;
+    const char *why = address_refusal(&s->d->rules, &a->addr);
+
+    (void)purpose; /* there are no others for HTTP */
+    if (has_left(s) || is_past_fence(s))
+        return CURL_SOCKET_BAD;
+    if (why) {
+        slot_fail(s, "the service's address is refused: %s", why);
+        return CURL_SOCKET_BAD;
+    }
+    int fd = socket(a->family, a->socktype | SOCK_CLOEXEC, a->protocol);
+    if (fd < 0 || !watch_open(s->d, fd)) {
+        slot_fail(s, "no socket: %s", fd < 0 ? strerror(errno) : "out of memory");
+        if (fd >= 0)
+            (void)close(fd); /* nothing was written to it */
+        return CURL_SOCKET_BAD;
+    }
+    return fd;
+}
+
+static int on_prerequest(void *ctx, char *ip, char *local_ip, int port, int local_port)
+{
+    struct dispatch_slot *s = ctx;
+
+    (void)ip;
+    (void)local_ip;
+    (void)port;
+    (void)local_port;
+    /* An address refused or unreachable no longer matters once another one was reached. */
+    s->failure[0] = '\0';
+    if (has_left(s) || is_past_fence(s))
+        return CURL_PREREQFUNC_ABORT;
+    s->left_us = clock_mono_us();
+    return CURL_PREREQFUNC_OK;
+}
+
+static void keep_retry_after(struct dispatch_slot *s, const char *p, size_t len)
+{
+    while (len > 0 && (p[len - 1] == '\r' || p[len - 1] == '\n' || p[len - 1] == ' '))
+        len--;
+    while (len > 0 && *p == ' ') {
+        p++;
+        len--;
+    }
+    s->has_retry_after = len <= sizeof(s->retry_after); /* neither form is as long as that */
+    if (!s->has_retry_after)
+        return;
+    memcpy(s->retry_after, p, len);
+    s->retry_after_len = len;
+}
+
+static size_t on_header(char *p, size_t size, size_t n, void *ctx)
+{
+    static const char name[] = "Retry-After:";
+    const size_t name_len = sizeof(name) - 1;
+    struct dispatch_slot *s = ctx;
+    size_t len = size * n;
+
+    s->is_answered = true;
+    s->is_heard = true;
+    s->answer_header_len += len;
+    if (s->answer_header_len > DISPATCH_ANSWER_HEADERS_MAX) {
+        slot_fail(s, "the answer's headers are above %d bytes", DISPATCH_ANSWER_HEADERS_MAX);
+        return 0;
+    }
+    if (len > 5 && !memcmp(p, "HTTP/", 5))
+        s->has_retry_after = false; /* those before belong to a 1xx */
+    else if (len > name_len && (p[0] | 0x20) == 'r' && !strncasecmp(p, name, name_len))
+        keep_retry_after(s, p + name_len, len - name_len);
+    return len;
+}
+
+static size_t on_write(char *p, size_t size, size_t n, void *ctx)
+{
+    struct dispatch_slot *s = ctx;
+    size_t len = size * n;
+    size_t room = s->d->max_answer - s->answer.len;
+
+    s->is_heard = true;
+    buf_add(&s->answer, p, len < room ? len : room);
+    if (!buf_ok(&s->answer)) {
+        slot_fail(s, "no memory for the answer");
+        return 0;
+    }
+    s->is_cut = len > room;
+    return s->is_cut ? 0 : len;
+}
+
+/* For a row of options: `rc` is not 0 in the end if one could not be set. */
+#define SET(easy, option, value) (rc |= (int)curl_easy_setopt((easy), (option), (value)))
+
+static int set_callbacks(struct dispatch_slot *s)
+{
+    CURL *e = s->easy;
+    int rc = 0;
+
+    SET(e, CURLOPT_PRIVATE, s);
+    SET(e, CURLOPT_ERRORBUFFER, s->curl_error);
+    SET(e, CURLOPT_OPENSOCKETFUNCTION, on_open_socket);
+    SET(e, CURLOPT_OPENSOCKETDATA, s);
+    SET(e, CURLOPT_CLOSESOCKETFUNCTION, watch_on_close);
+    SET(e, CURLOPT_CLOSESOCKETDATA, s->d); /* the connection may outlive the slot */
+    SET(e, CURLOPT_PREREQFUNCTION, on_prerequest);
+    SET(e, CURLOPT_PREREQDATA, s);
+    SET(e, CURLOPT_HEADERFUNCTION, on_header);
+    SET(e, CURLOPT_HEADERDATA, s);
+    SET(e, CURLOPT_WRITEFUNCTION, on_write);
+    SET(e, CURLOPT_WRITEDATA, s);
+    return rc;
+}
+
+static int set_constants(struct dispatch_slot *s)
+{
+    CURL *e = s->easy;
+    int rc = 0;
+
+    SET(e, CURLOPT_NOSIGNAL, 1L);
+    SET(e, CURLOPT_QUICK_EXIT, 1L); /* a time-out does not wait for the resolver's thread */
+    SET(e, CURLOPT_PROTOCOLS_STR, "http,https");
+    SET(e, CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1);
+    SET(e, CURLOPT_DISALLOW_USERNAME_IN_URL, 1L);
+    SET(e, CURLOPT_PATH_AS_IS, 1L);
+    SET(e, CURLOPT_FOLLOWLOCATION, 0L);
+    SET(e, CURLOPT_PROXY, ""); /* none, whatever the environment says */
+    SET(e, CURLOPT_NOPROXY, "*");
+    SET(e, CURLOPT_NETRC, (long)CURL_NETRC_IGNORED);
+    SET(e, CURLOPT_TCP_NODELAY, 1L);
+    SET(e, CURLOPT_TCP_KEEPALIVE, 1L);
+    SET(e, CURLOPT_POST, 1L);
+    SET(e, CURLOPT_BUFFERSIZE, BUFFER_SIZE);
+    SET(e, CURLOPT_UPLOAD_BUFFERSIZE, BUFFER_SIZE);
+    SET(e, CURLOPT_CONNECTTIMEOUT_MS, (long)s->d->connect_timeout_ms);
+    if (s->d->ca_file)
+        SET(e, CURLOPT_CAINFO, s->d->ca_file);
+    return rc;
+}
+
+struct dispatch_slot *slot_new(struct dispatch *d)
+{
+    struct dispatch_slot *s = calloc(1, sizeof(*s));
+
+    if (!s)
+        return NULL;
+    s->d = d;
+    s->easy = curl_easy_init();
+    if (!s->easy || set_callbacks(s) || set_constants(s)) {
+        slot_free(s);
+        return NULL;
+    }
+    return s;
+}
+
+void slot_free(struct dispatch_slot *s)
+{
+    if (!s)
+        return;
+    curl_easy_cleanup(s->easy);
+    buf_fini(&s->answer);
+    free(s);
+}
+
+/* libcurl reads the list and does not keep it; it lives in the slot. */
+static struct curl_slist *link_headers(struct dispatch_slot *s)
+{
+    static char no_expect[] = "Expect:";
+    struct dispatch_request *r = s->r;
+
+    for (size_t i = 0; i < r->n_headers; i++) {
+        s->headers[i].data = (char *)r->headers[i];
+        s->headers[i].next = &s->headers[i + 1];
+    }
+    s->headers[r->n_headers] = (struct curl_slist){.data = no_expect};
+    return s->headers;
+}
+
+int slot_prepare(struct dispatch_slot *s, struct dispatch_request *r)
+{
+    CURL *e = s->easy;
+    int rc = 0;
+
+    assert(!s->r && !s->left_us && r->n_headers <= DISPATCH_HEADERS_MAX);
+    s->r = r;
+    SET(e, CURLOPT_URL, r->url);
+    SET(e, CURLOPT_HTTPHEADER, link_headers(s));
+    SET(e, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)r->body.len);
+    SET(e, CURLOPT_POSTFIELDS, r->body.p ? r->body.p : ""); /* not copied */
+    SET(e, CURLOPT_TIMEOUT_MS, r->timeout_ms > 0 ? (long)r->timeout_ms : 1L);
+    if (rc)
+        return ERR_NOMEM;
+    s->started_us = clock_mono_us();
+    return 0;
+}
+
+static struct str failure_text(const struct dispatch_slot *s, CURLcode code)
+{
+    if (s->failure[0])
+        return str_from(s->failure);
+    return str_from(s->curl_error[0] ? s->curl_error : curl_easy_strerror(code));
+}
+
+void slot_answer(struct dispatch_slot *s, CURLcode code)
+{
+    struct answer *a = &s->r->answer;
+    long status = 0;
+
+    *a = (struct answer){.sent = true};
+    if (code == CURLE_OK || s->is_cut) {
+        (void)curl_easy_getinfo(s->easy, CURLINFO_RESPONSE_CODE, &status); /* cannot fail */
+        a->http_status = (int32_t)status;
+        a->body = buf_str(&s->answer);
+        a->body_cut = s->is_cut;
+        if (s->has_retry_after)
+            a->retry_after = (struct str){s->retry_after, s->retry_after_len};
+    } else if (s->is_fenced && !s->left_us) {
+        a->sent = false;
+        a->failure = STR("too late to be sent within its claim");
+    } else {
+        a->failure = failure_text(s, code);
+    }
+    s->r->elapsed_us = clock_mono_us() - (s->left_us ? s->left_us : s->started_us);
+}
+
+void slot_reset(struct dispatch_slot *s)
+{
+    s->r = NULL;
+    s->answer_header_len = 0;
+    s->retry_after_len = 0;
+    s->left_us = 0;
+    s->heard_at = 0;
+    s->is_fenced = false;
+    s->is_answered = false;
+    s->is_heard = false;
+    s->is_cut = false;
+    s->has_retry_after = false;
+    s->failure[0] = '\0';
+    s->curl_error[0] = '\0';
+    if (s->answer.cap > KEEP_ANSWER_MAX)
+        buf_fini(&s->answer);
+    else
+        buf_clear(&s->answer);
+}

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the HTTP interface asks of the node: answers on the API's threads, from what the loop
+ * published, or by mail to the loop. */
+#include "node/node_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json.h"
+#include "node/dispatch/sign.h"
+#include "node/ops/metrics.h"
+
+void node_publish(struct node *n)
+{
+    struct sched_stats stats;
+
+    sched_stats(n->sched, &stats);
+    pthread_mutex_lock(&n->status.lock);
+    n->status.sched = stats;
+    pthread_mutex_unlock(&n->status.lock);
+}
+
+static int32_t env_shards_of(void *ctx, struct str service_name)
+{
+    struct node *n = ctx;
+
+    return service_table_shards(&n->services, service_name);
+}
+
+struct question {
+    struct mail mail; /* first */
+    struct node *node;
+    struct explain_query *query; /* NULL: read the services again */
+};
+
+static void on_question(struct mail *m)
+{
+    struct question *q = (struct question *)m;
+    struct node *n = q->node;
+    struct explain_query *e = q->query;
+
+    if (e) {
+        sched_explain(n->sched, store_clock_now(&n->clock), e->service_name, e->id,
+                      e->next_attempt_time, &e->answer);
+        mailbox_post(e->reply, &e->mail);
+    } else {
+        house_read_services(n->house);
+    }
+    free(q);
+}
+
+/* Returns false when the loop will not answer: out of memory, or the node is stopping. */
+static bool ask(struct node *n, struct explain_query *e)
+{
+    struct question *q = calloc(1, sizeof(*q));
+    bool asked = false;
+
+    if (!q)
+        return false;
+    q->mail.on_delivery = on_question;
+    q->node = n;
+    q->query = e;
+    pthread_mutex_lock(&n->status.lock);
+    if (!n->status.stopping) {
+        mailbox_post(n->mailbox, &q->mail);
+        asked = true;
+    }
+    pthread_mutex_unlock(&n->status.lock);
+    if (!asked)
+        free(q);
+    return asked;
+}
+
+static void env_explain(void *ctx, struct explain_query *query)
+{
+    if (ask(ctx, query))
+        return;
+    query->answer = (struct sched_explanation){.gate = GATE_STOPPING};
+    mailbox_post(query->reply, &query->mail);
+}
+
+static void env_services_changed(void *ctx)
+{
+    (void)ask(ctx, NULL); /* without memory the next regular reading finds the change */
+}
+
+static bool env_ready(void *ctx, struct buf *why)
+{
+    struct node *n = ctx;
+    char error[sizeof(n->status.store_error)];
+    const char *reason = NULL;
+
+    pthread_mutex_lock(&n->status.lock);
+    memcpy(error, n->status.store_error, sizeof(error));
+    if (n->status.stopping)
+        reason = "the node is stopping";
+    else if (!n->status.store_up)
+        reason = *error ? error : "the database has not answered yet";
+    else if (!n->status.started)
+        reason = "the node reads its services";
+    pthread_mutex_unlock(&n->status.lock);
+    if (reason)
+        buf_addz(why, reason);
+    return !reason;
+}
+
+static void env_metrics(void *ctx, struct buf *dst)
+{
+    struct node *n = ctx;
+    struct metrics_gauges g = {.node = n->cfg->node_name};
+    struct store_stats stats;
+
+    store_stats(n->store, &stats);
+    g.store_queued = stats.queued;
+    memcpy(g.store_batches, stats.batches, sizeof(g.store_batches));
+    memcpy(g.store_rows, stats.rows, sizeof(g.store_rows));
+    g.store_retries = stats.retries;
+    g.store_reconnects = stats.reconnects;
+    pthread_mutex_lock(&n->status.lock);
+    g.sched = n->status.sched;
+    g.store_up = n->status.store_up;
+    pthread_mutex_unlock(&n->status.lock);
+    metrics_put(dst, &n->counters, &g);
+}
+
+static int env_check_base_url(void *ctx, struct str url, struct err *err)
+{
+    struct node *n = ctx;
+    const struct dispatch *d = n->dispatch;
+
+    if (!d)
+        return err_set(err, ERR_UNAVAILABLE, "the node is still starting");
+    return dispatch_check_base_url(d, url, err);
+}
+
+static int env_check_secret(void *ctx, struct str secret, struct err *err)
+{
+    (void)ctx;
+    return sign_check_secret(secret, err);
+}
+
+void node_api_env(struct node *n, struct api_env *ret)
+{
+    *ret = (struct api_env){
+        .store = n->port,
+        .clock = &n->clock,
+        .counters = &n->counters,
+        .policies = &n->policies,
+        .log = n->log,
+        .node_name = n->cfg->node_name,
+        .ctx = n,
+        .shards_of = env_shards_of,
+        .explain = env_explain,
+        .services_changed = env_services_changed,
+        .ready = env_ready,
+        .metrics = env_metrics,
+        .check_base_url = env_check_base_url,
+        .check_secret = env_check_secret,
+    };
+}

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What store threads tell the loop: near tasks that were just committed, and the database's state.
+ * Hints are best effort and bounded; what is dropped is found by the next scan. */
+#include "node/node_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct hint {
+    struct str service_name; /* behind the hints, in the same block */
+    int64_t id;
+    wall_ms next_attempt_time;
+    int32_t shard;
+    int32_t lane;
+    int32_t attempt;
+};
+
+struct hint_mail {
+    struct mail mail;
+    struct node *node;
+    size_t n;
+    struct hint hints[];
+};
+
+static void on_hints(struct mail *m)
+{
+    struct hint_mail *h = (struct hint_mail *)m;
+    struct node *n = h->node;
+    wall_ms now = store_clock_now(&n->clock);
+    bool unknown = false;
+
+    for (size_t i = 0; i < h->n; i++) {
+        const struct hint *hint = &h->hints[i];
+
+        unknown |= !sched_hint(n->sched, now, hint->service_name, hint->shard, hint->lane, hint->id,
+                               hint->attempt, hint->next_attempt_time);
+    }
+    atomic_fetch_sub(&n->n_hints, (unsigned)h->n);
+    free(h);
+    if (unknown)
+        house_read_services(n->house);
+    runner_later(n);
+}
+
+/* The tasks of a committed operation that may wait for an attempt now: the i-th, or NULL. */
+static const struct task *op_task(const struct store_op *op, size_t i)
+{
+    const struct submit_item *item;
+
+    if (op->kind == STORE_SUBMIT) {
+        item = &((const struct submit_op *)op)->items[i];
+        return item->result == SUBMIT_CREATED    ? item->task
+               : item->result == SUBMIT_REPLACED ? item->existing
+                                                 : NULL;
+    }
+    switch (((const struct store_call *)op)->what) {
+    case CALL_MOVE:
+        return ((const struct call_move *)op)->task;
+    case CALL_RUN:
+        return ((const struct call_run *)op)->task;
+    default:
+        return NULL;
+    }
+}
+
+static size_t op_tasks(const struct store_op *op)
+{
+    if (op->rc)
+        return 0;
+    return op->kind == STORE_SUBMIT ? ((const struct submit_op *)op)->n : op->kind == STORE_CALL;
+}
+
+/* Walks the near tasks of a batch of operations. */
+struct walk {
+    struct store_op *const *ops;
+    size_t n_ops;
+    wall_ms until;
+    size_t op;
+    size_t item;
+};
+
+static const struct task *walk_next(struct walk *w)
+{
+    for (; w->op < w->n_ops; w->op++, w->item = 0) {
+        while (w->item < op_tasks(w->ops[w->op])) {
+            const struct task *t = op_task(w->ops[w->op], w->item++);
+
+            if (t && (task_status_bit(t->status) & TASK_WAITING) &&
+                t->next_attempt_time <= w->until)
+                return t;
+        }
+    }
+    return NULL;
+}
+
+static struct hint_mail *hints_build(struct node *n, struct walk w)
+{
+    struct walk count = w;
+    const struct task *t;
+    size_t n_hints = 0;
+    size_t text = 0;
+
+    while ((t = walk_next(&count))) {
+        n_hints++;
+        text += t->service_name.len;
+    }
+    if (!n_hints)
+        return NULL;
+    struct hint_mail *h = malloc(sizeof(*h) + n_hints * sizeof(struct hint) + text);
+    if (!h)
+        return NULL;
+    char *p = (char *)&h->hints[n_hints];
+    h->mail.on_delivery = on_hints;
+    h->node = n;
+    h->n = 0;
+    while ((t = walk_next(&w))) {
+        memcpy(p, t->service_name.p, t->service_name.len);
+        h->hints[h->n++] = (struct hint){
+            .service_name = {p, t->service_name.len},
+            .id = t->id,
+            .next_attempt_time = t->next_attempt_time,
+            .shard = t->shard,
+            .lane = t->lane,
+            .attempt = t->attempt,
+        };
+        p += t->service_name.len;
+    }
+    return h;
+}
+
+void node_on_committed(void *ctx, struct store_op *const *ops, size_t n_ops)
+{
+    struct node *n = ctx;
+    struct walk w = {
+        .ops = ops, .n_ops = n_ops, .until = store_clock_now(&n->clock) + n->cfg->lookahead_ms};
+    struct hint_mail *h;
+
+    if (atomic_load(&n->n_hints) > NODE_HINTS_MAX)
+        return;
+    h = hints_build(n, w);
+    if (!h)
+        return;
+    atomic_fetch_add(&n->n_hints, (unsigned)h->n);
+    mailbox_post(n->mailbox, &h->mail);
+}
+
+/* ---- The database's state ----------------------------------------------------------------- */
+
+static void on_state_mail(struct mail *m)
+{
+    struct node *n = (struct node *)((char *)m - offsetof(struct node, state_mail));
+    bool up;
+
+    pthread_mutex_lock(&n->status.lock);
+    n->state_posted = false;
+    up = n->status.store_up;
+    pthread_mutex_unlock(&n->status.lock);
+    if (store_is_fatal(n->store)) {
+        n->exit_status = 1;
+        (void)event_base_loopbreak(n->base);
+        return;
+    }
+    if (!n->sched)
+        return;
+    if (up)
+        house_store_up(n->house);
+    else
+        sched_store_state(n->sched, store_clock_now(&n->clock), false);
+    runner_later(n);
+}
+
+void node_on_state(void *ctx, bool up, const char *text)
+{
+    struct node *n = ctx;
+    bool post;
+
+    if (up)
+        LOG(n->log, LOG_INFO, "store.up", "the database answers", F_Z("node", n->cfg->node_name));
+    else
+        LOG(n->log, LOG_ERROR, "store.down",
+            "the database does not answer; trying again, submissions get 503 meanwhile",
+            F_Z("error", text));
+    pthread_mutex_lock(&n->status.lock);
+    n->status.store_up = up;
+    (void)snprintf(n->status.store_error, sizeof(n->status.store_error), "%s",
+                   up || !text ? "" : text);
+    post = !n->state_posted;
+    n->state_posted = true;
+    pthread_mutex_unlock(&n->status.lock);
+    if (post)
+        mailbox_post(n->mailbox, &n->state_mail);
+}
+
+void node_state_init(struct node *n)
+{
+    n->state_mail.on_delivery = on_state_mail;
+}
+
+void node_on_warning(void *ctx, const char *text)
+{
+    struct node *n = ctx;
+
+    LOG(n->log, LOG_WARN, "store.durability", text, F_Z("node", n->cfg->node_name));
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "node/service_table.h"
+
+#include <stdlib.h>
+
+int service_table_init(struct service_table *t)
+{
+    *t = (struct service_table){0};
+    return pthread_rwlock_init(&t->lock, NULL) ? ERR_NOMEM : 0;
+}
+
+void service_table_fini(struct service_table *t)
+{
+    pthread_rwlock_destroy(&t->lock);
+    free(t->list);
+}
+
+void service_table_set(struct service_table *t, struct service *list, size_t n)
+{
+    struct service *old;
+
+    pthread_rwlock_wrlock(&t->lock);
+    old = t->list;
+    t->list = list;
+    t->n = n;
+    pthread_rwlock_unlock(&t->lock);
+    free(old);
+}
+
+static int compare_name(const void *key, const void *element)
+{
+    return str_cmp(*(const struct str *)key, ((const struct service *)element)->name);
+}
+
+int32_t service_table_shards(struct service_table *t, struct str name)
+{
+    const struct service *s = NULL;
+    int32_t shards;
+
+    pthread_rwlock_rdlock(&t->lock);
+    if (t->n)
+        s = bsearch(&name, t->list, t->n, sizeof(*t->list), compare_name);
+    shards = s ? s->shards : 1;
+    pthread_rwlock_unlock(&t->lock);
+    return shards;
+}

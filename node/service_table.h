@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The services as last read, for the API threads: replaced whole by the loop, read under a lock. */
+#ifndef JF_NODE_SERVICE_TABLE_H
+#define JF_NODE_SERVICE_TABLE_H
+
+#include <pthread.h>
+
+#include "node/core/storecall.h"
+
+struct service_table {
+    pthread_rwlock_t lock;
+    struct service *list; /* owned; by name */
+    size_t n;
+};
+
+MUST_CHECK int service_table_init(struct service_table *t);
+void service_table_fini(struct service_table *t);
+/* Takes the list (one block, sorted by name). */
+void service_table_set(struct service_table *t, struct service *list, size_t n);
+/* 1 when the service is unknown. */
+int32_t service_table_shards(struct service_table *t, struct str name);
+
+#endif

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The calls of the node itself: its row, the alerts' outbox, retention, the clock. */
+#include "node/store/calls.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "node/store/task_row.h"
+
+static int on_int(void *ctx, const struct sql_value *row)
+{
+    *(int64_t *)ctx = row[0].i;
+    return 0;
+}
+
+/* ---- Node --------------------------------------------------------------------------------- */
+
+static int on_node(void *ctx, const struct sql_value *row)
+{
+    struct call_node_start *c = ctx;
+
+    c->epoch = row[0].i;
+    c->last_seen = sql_wall(&row[1]);
+    return 0;
+}
+
+int call_node_start(struct sql *db, struct call_node_start *c, struct err *err)
+{
+    static const char insert[] =
+        "INSERT INTO job_node (name, epoch, address, version, state, started_at, heartbeat_at) "
+        "VALUES (?, 0, ?, ?, 'active', {now}, {now}) {or nothing name}";
+    static const char update[] =
+        "UPDATE job_node SET epoch = ?, address = ?, version = ?, state = 'active', "
+        "started_at = {now}, heartbeat_at = {now} WHERE name = ?";
+    int64_t created = 0;
+    int rc = sql_run(db,
+                     &(struct sql_query){
+                         .text = insert,
+                         SQL_PARAMS(sql_text(c->name), sql_text(c->address), sql_text(c->version)),
+                         .ret_changed = &created},
+                     err);
+
+    if (!rc)
+        rc = sql_run(db,
+                     &(struct sql_query){.text = "SELECT epoch, heartbeat_at FROM job_node "
+                                                 "WHERE name = ? {for update}",
+                                         SQL_PARAMS(sql_text(c->name)),
+                                         .on_row = on_node,
+                                         .ctx = c},
+                     err);
+    if (rc)
+        return rc;
+    c->epoch++;
+    if (created)
+        c->last_seen = WALL_NONE;
+    return sql_run(db,
+                   &(struct sql_query){.text = update,
+                                       SQL_PARAMS(sql_int(c->epoch), sql_text(c->address),
+                                                  sql_text(c->version), sql_text(c->name))},
+                   err);
+}
+
+int call_node_beat(struct sql *db, struct call_node_beat *c, struct err *err)
+{
+    int64_t changed = 0;
+    int rc = sql_run(
+        db,
+        &(struct sql_query){.text = "UPDATE job_node SET state = ?, heartbeat_at = "
+                                    "{now} WHERE name = ? AND epoch = ?",
+                            SQL_PARAMS(sql_text(c->state), sql_text(c->name), sql_int(c->epoch)),
+                            .ret_changed = &changed},
+        err);
+
+    return rc || changed ? rc : ERR_CONFLICT;
+}
+
+/* ---- Alerts ------------------------------------------------------------------------------- */
+
+static int on_alert(void *ctx, const struct sql_value *row)
+{
+    struct call_alert_list *c = ctx;
+
+    if (c->n == c->limit) /* LIMIT says so */
+        return ERR_CORRUPT;
+    c->alerts[c->n++] = (struct alert){
+        .task_id = row[0].i, .attempt = (int32_t)row[1].i, .tries = (int32_t)row[2].i};
+    return 0;
+}
+
+static int lease_alert(struct sql *db, struct alert *a, wall_ms until, struct err *err)
+{
+    int rc = sql_run(
+        db,
+        &(struct sql_query){.text = "UPDATE job_alert SET next_try = ? "
+                                    "WHERE task_id = ? AND attempt = ?",
+                            SQL_PARAMS(sql_time(until), sql_int(a->task_id), sql_int(a->attempt))},
+        err);
+
+    return rc ? rc : task_find(db, (struct str){0}, a->task_id, &a->task, err);
+}
+
+/* An alert whose task is gone has nothing to tell. */
+static int drop_empty(struct sql *db, struct call_alert_list *c, struct err *err)
+{
+    size_t kept = 0;
+    int rc = 0;
+
+    for (size_t i = 0; i < c->n; i++) {
+        if (c->alerts[i].task)
+            c->alerts[kept++] = c->alerts[i];
+        else if (!rc)
+            rc = sql_run(db,
+                         &(struct sql_query){.text = "DELETE FROM job_alert WHERE task_id = ?",
+                                             SQL_PARAMS(sql_int(c->alerts[i].task_id))},
+                         err);
+    }
+    c->n = kept;
+    return rc;
+}
+
+int call_alert_list(struct sql *db, struct call_alert_list *c, struct err *err)
+{
+    static const char text[] =
+        "SELECT task_id, attempt, tries FROM job_alert WHERE next_try <= {now} "
+        "ORDER BY next_try LIMIT ? {skip locked}";
+    wall_ms now;
+    int rc;
+
+    c->n = 0;
+    c->alerts = calloc(c->limit, sizeof(*c->alerts));
+    if (!c->alerts)
+        return err_set(err, ERR_NOMEM, "no memory for the alerts");
+    rc = sql_run(db,
+                 &(struct sql_query){
+                     .text = text, SQL_PARAMS(sql_int(c->limit)), .on_row = on_alert, .ctx = c},
+                 err);
+    if (!rc)
+        rc = sql_now(db, &now, err);
+    for (size_t i = 0; !rc && i < c->n; i++)
+        rc = lease_alert(db, &c->alerts[i], now + c->lease_ms, err);
+    return rc ? rc : drop_empty(db, c, err);
+}
+
+int call_alert_end(struct sql *db, struct call_alert_end *c, struct err *err)
+{
+    wall_ms now;
+    int rc;
+
+    if (c->told)
+        return sql_run(
+            db,
+            &(struct sql_query){.text = "DELETE FROM job_alert WHERE task_id = ? AND attempt = ?",
+                                SQL_PARAMS(sql_int(c->task_id), sql_int(c->attempt))},
+            err);
+    rc = sql_now(db, &now, err);
+    if (rc)
+        return rc;
+    return sql_run(db,
+                   &(struct sql_query){.text =
+                                           "UPDATE job_alert SET next_try = ?, tries = tries + 1 "
+                                           "WHERE task_id = ? AND attempt = ?",
+                                       SQL_PARAMS(sql_time(now + c->retry_ms), sql_int(c->task_id),
+                                                  sql_int(c->attempt))},
+                   err);
+}
+
+/* ---- Retention ---------------------------------------------------------------------------- */
+
+/* Ids as a list for IN (…). */
+struct id_list {
+    struct buf text;
+    uint32_t n;
+};
+
+static void id_list_add(struct id_list *l, int64_t id)
+{
+    buf_addf(&l->text, "%s%" PRId64, l->n ? "," : "", id);
+    l->n++;
+}
+
+static int run_for_ids(struct sql *db, const char *before, const struct id_list *l, struct err *err)
+{
+    struct buf b = BUF_INIT;
+    int rc;
+
+    if (!l->n)
+        return 0;
+    buf_addz(&b, before);
+    buf_addz(&b, " IN (");
+    buf_adds(&b, buf_str(&l->text));
+    buf_add(&b, ")", 2); /* with its NUL */
+    rc = buf_ok(&b) && buf_ok(&l->text)
+             ? sql_run(db, &(struct sql_query){.text = b.data, .once = true}, err)
+             : err_set(err, ERR_NOMEM, "no memory for a statement");
+    buf_fini(&b);
+    return rc;
+}
+
+struct old_rows {
+    struct call_purge *call;
+    struct id_list ids;
+    uint32_t n_seen;
+    int64_t last_id;
+};
+
+static int on_history(void *ctx, const struct sql_value *row)
+{
+    struct old_rows *o = ctx;
+
+    o->n_seen++;
+    o->last_id = row[0].i;
+    if (row[1].i < o->call->history_before)
+        id_list_add(&o->ids, row[0].i);
+    return 0;
+}
+
+static int purge_history(struct sql *db, struct call_purge *c, struct err *err)
+{
+    static const char text[] = "SELECT id, finished_at FROM job_delay_task_history WHERE id > ? "
+                               "ORDER BY id LIMIT ?";
+    struct old_rows o = {.call = c};
+    int rc = sql_run(db,
+                     &(struct sql_query){.text = text,
+                                         SQL_PARAMS(sql_int(c->after_id), sql_int(c->limit)),
+                                         .on_row = on_history,
+                                         .ctx = &o},
+                     err);
+
+    if (!rc)
+        rc = run_for_ids(db, "DELETE FROM job_attempt WHERE task_id", &o.ids, err);
+    if (!rc)
+        rc = run_for_ids(db, "DELETE FROM job_delay_task_history WHERE id", &o.ids, err);
+    c->n_deleted = o.ids.n;
+    c->next_after_id = o.n_seen < c->limit ? 0 : o.last_id;
+    buf_fini(&o.ids.text);
+    return rc;
+}
+
+static int on_failed(void *ctx, const struct sql_value *row)
+{
+    id_list_add(ctx, row[0].i);
+    return 0;
+}
+
+/* Locked first: one that a person runs again meanwhile stays. */
+static int retire_failed(struct sql *db, struct call_purge *c, struct err *err)
+{
+    static const char text[] =
+        "SELECT id FROM job_delay_task WHERE failed_at IS NOT NULL AND failed_at < ? AND "
+        "status IN ('FAILED', 'MANUAL_REQUIRED') ORDER BY failed_at LIMIT ? {for update}";
+    static const char insert[] =
+        INSERT_HISTORY("status", "retry_count", "failed_at", "last_error", "last_http_status",
+                       "{now}", "job_delay_task WHERE id");
+    struct id_list ids = {0};
+    int rc = sql_run(db,
+                     &(struct sql_query){.text = text,
+                                         SQL_PARAMS(sql_time(c->failed_before), sql_int(c->limit)),
+                                         .on_row = on_failed,
+                                         .ctx = &ids},
+                     err);
+
+    if (!rc)
+        rc = run_for_ids(db, insert, &ids, err);
+    if (!rc)
+        rc = run_for_ids(db, "DELETE FROM job_delay_task WHERE id", &ids, err);
+    c->n_moved = ids.n;
+    buf_fini(&ids.text);
+    return rc;
+}
+
+int call_purge(struct sql *db, struct call_purge *c, struct err *err)
+{
+    int rc = purge_history(db, c, err);
+
+    return rc ? rc : retire_failed(db, c, err);
+}
+
+/* ---- Clock -------------------------------------------------------------------------------- */
+
+int call_clock(struct sql *db, struct call_clock *c, struct err *err)
+{
+    int64_t now = 0;
+    int rc;
+
+    c->sent = clock_mono();
+    rc = sql_run(db, &(struct sql_query){.text = "SELECT {now}", .on_row = on_int, .ctx = &now},
+                 err);
+    c->received = clock_mono();
+    c->now = now;
+    return rc;
+}

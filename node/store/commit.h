@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a thread runs what it took: transactions, run again after transient errors, rows that cannot
+ * be written found by bisection, the operations posted back. */
+#ifndef JF_STORE_COMMIT_H
+#define JF_STORE_COMMIT_H
+
+#include "node/store/worker.h"
+
+/* On the worker's thread, which has a connection. Answers the operations of the chain, all of one
+ * kind, except those that it returns: they repeat keys of others and belong back in the queue. The
+ * connection may be gone afterwards. */
+struct store_op *commit_ops(struct worker *w, struct store_op *chain);
+
+#endif

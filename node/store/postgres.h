@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* PostgreSQL's connection, shared by postgres.c and postgres_hot.c. */
+#ifndef JF_STORE_POSTGRES_H
+#define JF_STORE_POSTGRES_H
+
+#include "node/store/driver.h"
+#include "node/store/submit.h"
+
+/* An array parameter in PostgreSQL's binary form, filled element by element. */
+enum pg_array_type { PG_INT8 = 20, PG_TEXT = 25, PG_TIMESTAMPTZ = 1184 }; /* the elements' OIDs */
+
+struct pg_array {
+    enum pg_array_type type;
+    bool has_null;
+    uint32_t n;
+    struct buf data;
+};
+
+void pg_array_start(struct pg_array *a, enum pg_array_type type);
+void pg_array_add(struct pg_array *a, int64_t v);     /* PG_INT8 */
+void pg_array_time(struct pg_array *a, wall_ms t);    /* WALL_NONE: NULL */
+void pg_array_text(struct pg_array *a, struct str s); /* absent: NULL */
+struct str pg_array_end(struct pg_array *a); /* the whole; borrowed; check buf_ok(&a->data) */
+void pg_array_fini(struct pg_array *a);
+
+/* Microseconds since 2000-01-01, and back. */
+int64_t pg_time_of(wall_ms t);
+wall_ms pg_time_to(int64_t v);
+
+#define PG_ARRAYS_MAX 16
+
+/* Runs a constant statement whose first parameters are arrays and whose others are `scalars`. `?`
+ * are numbered through. */
+struct pg_query {
+    const char *text;
+    struct pg_array *arrays;
+    size_t n_arrays;
+    const struct sql_value *scalars;
+    size_t n_scalars;
+    sql_row_fn *on_row;
+    void *ctx;
+};
+MUST_CHECK int pg_run(struct sql *db, const struct pg_query *q, struct err *err);
+
+/* postgres_hot.c: set-wise, one or two round trips a batch. */
+extern const struct submit_ops pg_submit_ops;
+MUST_CHECK int pg_claim(struct sql *db, struct claim_item **items, size_t n, struct str claimed_by,
+                        int64_t margin_ms, struct err *err);
+MUST_CHECK int pg_scan(struct sql *db, struct scan_op *op, struct err *err);
+
+/* postgres_finish.c */
+MUST_CHECK int pg_finish(struct sql *db, struct finish_item **items, size_t n, struct err *err);
+MUST_CHECK int pg_cancel(struct sql *db, struct cancel_op **items, size_t n, struct err *err);
+
+#endif

@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The ends of attempts and cancels, set-wise. Successes are one statement: DELETE … RETURNING into
+ * INSERT. The others lock their rows in id order first, are judged, and written together. What a
+ * statement did not answer goes row by row. */
+#include "node/store/postgres.h"
+
+#include <stdlib.h>
+
+#include "node/store/judge.h"
+#include "node/store/rowops.h"
+#include "node/store/task_row.h"
+
+struct ends {
+    struct finish_item **items; /* by id */
+    struct task *live;          /* of each: what the lock found; id 0 = no such row */
+    bool *done;
+    size_t n;
+};
+
+/* The position of an id among the items, or n. */
+static size_t end_at(const struct ends *e, int64_t id)
+{
+    size_t low = 0;
+    size_t high = e->n;
+
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+
+        if (e->items[mid]->id < id)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < e->n && e->items[low]->id == id ? low : e->n;
+}
+
+static int on_done(void *ctx, const struct sql_value *row)
+{
+    struct ends *e = ctx;
+    size_t at = end_at(e, row[0].i);
+
+    if (at == e->n)
+        return ERR_CORRUPT;
+    e->done[at] = true;
+    return 0;
+}
+
+static void arrays_fini(struct pg_array *a, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        pg_array_fini(&a[i]);
+}
+
+/* ---- Successes ---------------------------------------------------------------------------- */
+
+static int finish_successes(struct sql *db, struct ends *e, struct err *err)
+{
+    static const char text[] =
+        "WITH f(f_id, f_attempt, f_from, f_late, f_http) AS "
+        "(SELECT * FROM unnest(?, ?, ?, ?, ?)), "
+        "d AS (DELETE FROM job_delay_task t USING f WHERE id = f_id AND attempt = f_attempt AND "
+        "(CASE status WHEN 'SENDING' THEN 2 WHEN 'SENT' THEN 4 ELSE 0 END & f_from) <> 0 AND "
+        "(f_late = 0 OR deadline_at <= {now}) RETURNING t.*, nullif(f_http, 0) AS "
+        "f_http) " INSERT_HISTORY("'SUCCESS'", "retry_count", "failed_at", "NULL", "f_http",
+                                  "{now}", "d") " RETURNING id";
+    struct pg_array a[5] = {0};
+    int rc = 0;
+
+    _Static_assert(1 << TASK_SENDING == 2 && 1 << TASK_SENT == 4, "the statement says so");
+    for (size_t i = 0; i < 5; i++)
+        pg_array_start(&a[i], PG_INT8);
+    for (size_t i = 0; i < e->n; i++) {
+        const struct finish_item *f = e->items[i];
+
+        if (f->kind != FINISH_SUCCESS)
+            continue;
+        pg_array_add(&a[0], f->id);
+        pg_array_add(&a[1], f->attempt);
+        pg_array_add(&a[2], f->from);
+        pg_array_add(&a[3], f->past_deadline);
+        pg_array_add(&a[4], f->http_status);
+    }
+    if (a[0].n)
+        rc = pg_run(db,
+                    &(struct pg_query){
+                        .text = text, .arrays = a, .n_arrays = 5, .on_row = on_done, .ctx = e},
+                    err);
+    arrays_fini(a, 5);
+    return rc;
+}
+
+/* ---- The others --------------------------------------------------------------------------- */
+
+static int on_locked(void *ctx, const struct sql_value *row)
+{
+    struct ends *e = ctx;
+    size_t at = end_at(e, row[0].i);
+    struct task *t = at < e->n ? &e->live[at] : NULL;
+
+    if (!t || !task_status_parse(row[1].s, &t->status))
+        return ERR_CORRUPT;
+    t->id = row[0].i;
+    t->attempt = (int32_t)row[2].i;
+    t->deadline_at = sql_wall(&row[3]);
+    t->claimed_at = sql_wall(&row[4]);
+    return 0;
+}
+
+/* Locks the rows of all that is no success. *ret_any: there are such. */
+static int lock_others(struct sql *db, struct ends *e, bool *ret_any, struct err *err)
+{
+    static const char text[] = "SELECT id, status, attempt, deadline_at, claimed_at "
+                               "FROM job_delay_task WHERE id = ANY (?) ORDER BY id FOR UPDATE";
+    struct pg_array ids = {0};
+    int rc = 0;
+
+    pg_array_start(&ids, PG_INT8);
+    for (size_t i = 0; i < e->n; i++) {
+        if (e->items[i]->kind != FINISH_SUCCESS)
+            pg_array_add(&ids, e->items[i]->id);
+    }
+    *ret_any = ids.n > 0;
+    if (*ret_any)
+        rc = pg_run(db,
+                    &(struct pg_query){
+                        .text = text, .arrays = &ids, .n_arrays = 1, .on_row = on_locked, .ctx = e},
+                    err);
+    pg_array_fini(&ids);
+    return rc;
+}
+
+enum {
+    W_ID,
+    W_STATUS,
+    W_NEXT,
+    W_DEADLINE,
+    W_RETRY,
+    W_LANE,
+    W_KEEPS,
+    W_FAILED,
+    W_ERROR,
+    W_HTTP,
+    W_SNOOZE,
+    W_N
+};
+enum { A_ID, A_ATTEMPT, A_STARTED, A_HTTP, A_OUTCOME, A_ERROR, A_NODE, A_N };
+
+static void fill_write(struct pg_array *w, const struct finish_item *f,
+                       const struct finish_write *write)
+{
+    pg_array_add(&w[W_ID], f->id);
+    pg_array_text(&w[W_STATUS], str_from(task_status_name(write->status)));
+    pg_array_time(&w[W_NEXT], write->next_attempt_time);
+    pg_array_time(&w[W_DEADLINE], write->deadline_at);
+    pg_array_add(&w[W_RETRY], write->retry_count);
+    pg_array_add(&w[W_LANE], write->lane);
+    pg_array_add(&w[W_KEEPS], write->keeps_claim);
+    pg_array_add(&w[W_FAILED], write->failed);
+    pg_array_text(&w[W_ERROR], f->error.len ? f->error : (struct str){0});
+    pg_array_add(&w[W_HTTP], f->http_status);
+    pg_array_add(&w[W_SNOOZE], f->snoozed);
+}
+
+static void fill_attempt(struct pg_array *a, const struct finish_item *f, wall_ms started)
+{
+    pg_array_add(&a[A_ID], f->id);
+    pg_array_add(&a[A_ATTEMPT], f->attempt);
+    pg_array_time(&a[A_STARTED], started);
+    pg_array_add(&a[A_HTTP], f->http_status);
+    pg_array_text(&a[A_OUTCOME], str_from(f->outcome));
+    pg_array_text(&a[A_ERROR], f->error);
+    pg_array_text(&a[A_NODE], f->node);
+}
+
+static int run_arrays(struct sql *db, const char *text, struct pg_array *a, size_t n,
+                      struct err *err)
+{
+    if (!a[0].n)
+        return 0;
+    return pg_run(db, &(struct pg_query){.text = text, .arrays = a, .n_arrays = n}, err);
+}
+
+struct writes {
+    struct pg_array w[W_N];
+    struct pg_array a[A_N];
+    struct pg_array alerts[2];
+};
+
+static void writes_start(struct writes *s)
+{
+    static const enum pg_array_type w_types[W_N] = {
+        PG_INT8, PG_TEXT, PG_TIMESTAMPTZ, PG_TIMESTAMPTZ, PG_INT8, PG_INT8,
+        PG_INT8, PG_INT8, PG_TEXT,        PG_INT8,        PG_INT8,
+    };
+    static const enum pg_array_type a_types[A_N] = {PG_INT8, PG_INT8, PG_TIMESTAMPTZ, PG_INT8,
+                                                    PG_TEXT, PG_TEXT, PG_TEXT};
+
+    for (int i = 0; i < W_N; i++)
+        pg_array_start(&s->w[i], w_types[i]);
+    for (int i = 0; i < A_N; i++)
+        pg_array_start(&s->a[i], a_types[i]);
+    for (int i = 0; i < 2; i++)
+        pg_array_start(&s->alerts[i], PG_INT8);
+}
+
+static int writes_run(struct sql *db, struct writes *s, struct err *err)
+{
+    static const char update[] =
+        "UPDATE job_delay_task SET status = b, next_attempt_time = c, deadline_at = d, "
+        "retry_count = CASE WHEN e < 0 THEN retry_count ELSE e END, "
+        "lane = CASE WHEN f < 0 THEN lane ELSE f END, "
+        "claimed_by = CASE g WHEN 1 THEN claimed_by END, "
+        "claimed_at = CASE g WHEN 1 THEN claimed_at END, "
+        "failed_at = CASE h WHEN 1 THEN {now} END, "
+        "last_error = coalesce(i, last_error), "
+        "last_http_status = coalesce(nullif(j, 0), last_http_status), "
+        "snooze_count = snooze_count + k, updated_at = {now} "
+        "FROM unnest(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) AS w(a, b, c, d, e, f, g, h, i, j, k) "
+        "WHERE id = a";
+    static const char attempts[] =
+        "INSERT INTO job_attempt (task_id, attempt, started_at, ended_at, http_status, outcome, "
+        "error, node) SELECT a, b, c, {now}, nullif(d, 0), e, f, g "
+        "FROM unnest(?, ?, ?, ?, ?, ?, ?) AS t(a, b, c, d, e, f, g)";
+    static const char alerts[] = "INSERT INTO job_alert (task_id, attempt, next_try) "
+                                 "SELECT a, b, {now} FROM unnest(?, ?) AS t(a, b)";
+    int rc = run_arrays(db, update, s->w, W_N, err);
+
+    if (!rc)
+        rc = run_arrays(db, attempts, s->a, A_N, err);
+    return rc ? rc : run_arrays(db, alerts, s->alerts, 2, err);
+}
+
+static int finish_others(struct sql *db, struct ends *e, struct err *err)
+{
+    struct writes s = {0};
+    bool any;
+    wall_ms now;
+    int rc = lock_others(db, e, &any, err);
+
+    if (rc || !any)
+        return rc;
+    rc = sql_now(db, &now, err);
+    writes_start(&s);
+    for (size_t i = 0; !rc && i < e->n; i++) {
+        const struct finish_item *f = e->items[i];
+        struct finish_write write;
+
+        if (!e->live[i].id || !judge_can_finish(f, &e->live[i], now))
+            continue;
+        e->done[i] = true;
+        judge_finish_write(f, &write);
+        fill_write(s.w, f, &write);
+        if (write.adds_attempt)
+            fill_attempt(s.a, f, e->live[i].claimed_at);
+        if (write.adds_alert) {
+            pg_array_add(&s.alerts[0], f->id);
+            pg_array_add(&s.alerts[1], f->attempt);
+        }
+    }
+    if (!rc)
+        rc = writes_run(db, &s, err);
+    arrays_fini(s.w, W_N);
+    arrays_fini(s.a, A_N);
+    arrays_fini(s.alerts, 2);
+    return rc;
+}
+
+int pg_finish(struct sql *db, struct finish_item **items, size_t n, struct err *err)
+{
+    struct ends e = {.items = items,
+                     .live = calloc(n, sizeof(struct task)),
+                     .done = calloc(n, sizeof(bool)),
+                     .n = n};
+    int rc =
+        e.live && e.done ? db->d->begin(db, err) : err_set(err, ERR_NOMEM, "no memory for a batch");
+
+    if (!rc)
+        rc = finish_successes(db, &e, err);
+    if (!rc)
+        rc = finish_others(db, &e, err);
+    for (size_t i = 0; !rc && i < n; i++) {
+        if (e.done[i])
+            items[i]->result = FINISH_DONE;
+        else
+            rc = row_finish_miss(db, items[i], err);
+    }
+    rc = sql_end(db, rc, err);
+    free(e.live);
+    free(e.done);
+    return rc;
+}
+
+/* ---- Cancels ------------------------------------------------------------------------------ */
+
+struct cancels {
+    struct cancel_op **items; /* by biz_uuid */
+    size_t n;
+};
+
+static int compare_key(const void *key, const void *element)
+{
+    return str_cmp(*(const struct str *)key, (*(struct cancel_op *const *)element)->biz_uuid);
+}
+
+static struct cancel_op *cancel_find(const struct cancels *c, struct str key)
+{
+    struct cancel_op **found = bsearch(&key, c->items, c->n, sizeof(*c->items), compare_key);
+
+    return found ? *found : NULL;
+}
+
+static int on_live(void *ctx, const struct sql_value *row)
+{
+    struct cancel_op *op = cancel_find(ctx, row[2].s);
+
+    return op ? task_keep_row(&op->task, row) : ERR_CORRUPT;
+}
+
+/* The record as it stands in history now. */
+static int on_cancelled(void *ctx, const struct sql_value *row)
+{
+    struct cancel_op *op = cancel_find(ctx, row[0].s);
+
+    if (!op || !op->task)
+        return ERR_CORRUPT;
+    op->task->status = TASK_CANCELLED;
+    op->task->next_attempt_time = WALL_NONE;
+    op->task->deadline_at = WALL_NONE;
+    op->task->updated_at = row[1].i;
+    op->task->finished_at = row[2].i;
+    return 0;
+}
+
+/* Locks the live rows and keeps them. In id order, as all that locks several rows does. */
+static int lock_live(struct sql *db, struct cancels *c, struct err *err)
+{
+    static const char text[] = "SELECT " LIVE_COLUMNS " FROM job_delay_task "
+                               "WHERE biz_uuid = ANY (?) ORDER BY id FOR UPDATE";
+    struct pg_array keys = {0};
+    int rc;
+
+    pg_array_start(&keys, PG_TEXT);
+    for (size_t i = 0; i < c->n; i++)
+        pg_array_text(&keys, c->items[i]->biz_uuid);
+    rc = pg_run(db,
+                &(struct pg_query){
+                    .text = text, .arrays = &keys, .n_arrays = 1, .on_row = on_live, .ctx = c},
+                err);
+    pg_array_fini(&keys);
+    return rc;
+}
+
+static int write_cancels(struct sql *db, struct cancels *c, struct pg_array *ids, struct err *err)
+{
+    static const char insert[] = INSERT_HISTORY(
+        "'CANCELLED'", "retry_count", "failed_at", "last_error", "last_http_status", "{now}",
+        "job_delay_task WHERE id = ANY (?)") " RETURNING biz_uuid, updated_at, finished_at";
+    int rc =
+        pg_run(db,
+               &(struct pg_query){
+                   .text = insert, .arrays = ids, .n_arrays = 1, .on_row = on_cancelled, .ctx = c},
+               err);
+
+    if (!rc)
+        rc = run_arrays(db, "DELETE FROM job_delay_task WHERE id = ANY (?)", ids, 1, err);
+    return rc ? rc : run_arrays(db, "DELETE FROM job_alert WHERE task_id = ANY (?)", ids, 1, err);
+}
+
+static int cancel_set(struct sql *db, struct cancels *c, struct err *err)
+{
+    struct pg_array ids = {0};
+    int rc = lock_live(db, c, err);
+
+    pg_array_start(&ids, PG_INT8);
+    for (size_t i = 0; !rc && i < c->n; i++) {
+        struct cancel_op *op = c->items[i];
+
+        if (!op->task) {
+            rc = row_cancel_one(db, op, err);
+            continue;
+        }
+        op->result = judge_cancel(op->task);
+        if (op->result == CANCEL_DONE)
+            pg_array_add(&ids, op->task->id);
+    }
+    if (!rc && ids.n)
+        rc = write_cancels(db, c, &ids, err);
+    pg_array_fini(&ids);
+    return rc;
+}
+
+int pg_cancel(struct sql *db, struct cancel_op **items, size_t n, struct err *err)
+{
+    struct cancels c = {items, n};
+    int rc;
+
+    for (size_t i = 0; i < n; i++)
+        items[i]->task = NULL;
+    rc = db->d->begin(db, err);
+    if (!rc)
+        rc = cancel_set(db, &c, err);
+    rc = sql_end(db, rc, err);
+    for (size_t i = 0; rc && i < n; i++) {
+        task_free(items[i]->task);
+        items[i]->task = NULL;
+    }
+    return rc;
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A private PostgreSQL server for one test program: a new data directory under $TMPDIR, a free port
+ * of 127.0.0.1, fsync on. As root it runs as the user `postgres`, since the server refuses root.
+ *
+ * The server ends and its directory goes when dbserver_free() is called, when the program exits,
+ * and when it is killed: a guardian process of its own session waits for that, and the kernel ends
+ * the server with its parent. Start it from the thread that lives longest. */
+#ifndef JF_TESTS_DBSERVER_H
+#define JF_TESTS_DBSERVER_H
+
+#include "common/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define DBSERVER_URL_MAX 128
+
+struct dbserver;
+
+/* False when no server binaries are installed ($PG_BINDIR, /usr/lib/postgresql/<version>/bin). */
+bool dbserver_is_installed(void);
+
+/* Creates the data directory and waits until the server takes connections.
+ * Errors: ERR_NOT_FOUND (no binaries, or no user to run it), ERR_IO, ERR_TIMEOUT, ERR_NOMEM. */
+MUST_CHECK int dbserver_new(struct dbserver **ret, struct err *err);
+void dbserver_free(struct dbserver *s);
+
+/* Stops the server and waits for its end; `crash`: without a checkpoint, as after a power cut
+ * of the process. A stopped server stays stopped. Errors: ERR_IO, ERR_TIMEOUT. */
+MUST_CHECK int dbserver_stop(struct dbserver *s, bool crash, struct err *err);
+
+/* Starts it again on the same data and port. Errors: as dbserver_new. */
+MUST_CHECK int dbserver_start(struct dbserver *s, struct err *err);
+
+/* postgres://postgres@127.0.0.1:<port>/<database>; the database "postgres" exists. */
+void dbserver_url(const struct dbserver *s, const char *database, char dst[DBSERVER_URL_MAX]);
+
+#endif

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Those around the nodes: the clients that submit and change tasks, and the business services. */
+#ifndef JF_SIM_ACTORS_H
+#define JF_SIM_ACTORS_H
+
+#include "tests/sim/sim.h"
+
+/* handlers.c: the business services. */
+struct handlers *handlers_new(struct sim *s);
+void handlers_free(struct handlers *h);
+
+/* What comes back for one request. */
+struct reply {
+    struct answer answer; /* its spans are static */
+    int64_t after_ms;     /* -1 = never */
+    bool arrives;         /* false: the service never saw the request */
+    char retry_after[24]; /* "" = none */
+};
+/* A request arrives (or does not: see `answer.failure`). */
+void handlers_receive(struct sim *s, const struct task *t, int64_t timeout_ms, struct reply *ret);
+
+/* clients.c */
+struct clients *clients_new(struct sim *s); /* plans everything that they will do */
+void clients_free(struct clients *c);
+bool clients_are_done(const struct sim *s); /* each task was accepted */
+
+#endif

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A deterministic world in virtual time around the real scheduler core: one event queue, one
+ * random generator, one fake database, a few virtual nodes, fake business services and clients. The
+ * same seed gives the same run, event by event. A run ends at the first broken promise. */
+#ifndef JF_SIM_SIM_H
+#define JF_SIM_SIM_H
+
+#include "common/heap.h"
+#include "node/core/sched.h"
+#include "tests/sim/fake_driver.h"
+
+#define SIM_START INT64_C(1700000000000)
+#define SIM_SERVICES_MAX 4
+#define SIM_NODES_MAX 3
+#define SIM_TASKS_MAX 700
+
+struct sim;
+
+/* Stands in the struct of whoever waits, who is freed, kept or waits again in `fn`. */
+struct sim_event {
+    struct heap_node node; /* first */
+    void (*fn)(struct sim *s, struct sim_event *ev);
+    void (*drop)(struct sim_event *ev); /* when the world ends before; NULL: nothing to do */
+};
+
+/* What a run met: a scenario that did not meet its own kind of trouble proves nothing. */
+enum met {
+    MET_DELIVERIES,
+    MET_CRASHES,
+    MET_OPS_LOST,     /* a node's operation never reached the store */
+    MET_ANSWERS_LOST, /* its effect stands, the node does not know */
+    MET_RUN_TWICE,    /* the store ran it again after a lost commit */
+    MET_LATE_WRITES,  /* ran long after the node had given it up */
+    MET_FENCED,       /* a finish of an attempt that was no longer the live one */
+    MET_CLAIMS_LOST,
+    MET_CLAIMS_EARLY,
+    MET_RECLAIMED, /* a claim found its own earlier one */
+    MET_RESCUES,
+    MET_OWN_ORPHANS, /* of them, from an earlier epoch of the rescuer */
+    MET_UNSENT,      /* the fence or a stop held a request back */
+    MET_OUTAGES,
+    MET_PAUSES,
+    MET_CLOCK_STEPS,
+    MET_STOPS,
+    MET_RETRIES,
+    MET_FAILURES, /* tasks that ended FAILED */
+    MET_SNOOZES,
+    MET_RETRY_AFTER,
+    MET_ASYNC,      /* answers 202 */
+    MET_RESULTS,    /* that were taken */
+    MET_NO_RESULTS, /* results that never came */
+    MET_HEARTBEATS,
+    MET_TIMEOUTS,
+    MET_DUPLICATES,
+    MET_CANCELS,
+    MET_MOVES,
+    MET_REPLACES,
+    MET_RERUNS,
+    MET_SERVICE_PAUSES,
+    MET_HINTS,
+    MET_BACKLOGS, /* a scan brought as many rows as it may */
+    MET_N
+};
+const char *met_name(enum met m);
+
+/* How a fake service may answer. */
+enum reaction {
+    REACT_OK,
+    REACT_SLOW, /* in time, but late; with heartbeats */
+    REACT_500,
+    REACT_BUSY,  /* 429 or 503 with Retry-After */
+    REACT_FINAL, /* 422, or a body that says "do not retry" */
+    REACT_SNOOZE,
+    REACT_ASYNC,   /* 202 */
+    REACT_HANG,    /* no answer */
+    REACT_REFUSED, /* no connection */
+    REACT_RESET,   /* the work is done, the answer is lost */
+    REACT_N
+};
+
+/* Rates are out of 10,000: of steps of a node, of store operations. Counts are per run. */
+struct scenario {
+    const char *name;
+    int n_nodes;
+    int n_services;
+    int n_tasks;
+    int64_t span_ms; /* clients and faults act for so long; then all is healed */
+    int crash_rate;
+    int lost_rate;        /* store operations lost before their effect */
+    int answer_lost_rate; /* … after it */
+    int late_rate;
+    int twice_rate;
+    int slow_rate; /* of store operations that take seconds */
+    int n_outages;
+    int n_pauses;
+    int n_steps;
+    int64_t skew_ms; /* how wrong a node's reading of the store's clock is */
+    int n_stops;
+    int n_cancels;
+    int n_moves;
+    int n_replaces;
+    int n_runs;
+    int n_repeats;
+    int n_service_pauses;
+    int n_service_puts;
+    bool tight;                 /* tables of a few entries, few slots */
+    bool one_by_one;            /* services with few slots */
+    uint8_t doomed;             /* percent of tasks that no handler ever likes */
+    uint8_t reactions[REACT_N]; /* weights */
+    enum met must[8]; /* what all its seeds together must have met; ends with MET_DELIVERIES */
+    bool isolation; /* service 0 is healthy, the others as `reactions` say; compared without them */
+    bool punctual;  /* nothing is late */
+};
+extern const struct scenario scenarios[];
+extern const size_t n_scenarios;
+
+struct sim_options {
+    bool trace;          /* prints each event */
+    bool without_others; /* isolation's reference run: service 0 alone */
+};
+
+struct oracle;
+struct vnode;
+struct handlers;
+struct clients;
+
+struct sim {
+    const struct scenario *sc;
+    uint64_t seed;
+    struct sim_options opt;
+    struct rng rng;
+    wall_ms now; /* the true time */
+    struct heap events;
+    uint64_t hash; /* of the trace */
+    uint64_t n_events;
+    int64_t store_offset_ms; /* the store's clock - the true time */
+    bool store_down;
+    bool healed; /* no more faults */
+    struct fake_db *db;
+    struct driver_conn *conn;
+    struct oracle *oracle;
+    struct vnode *nodes[SIM_NODES_MAX];
+    struct handlers *handlers;
+    struct clients *clients;
+    uint64_t met[MET_N];
+    bool failed;
+};
+
+/* What a run left behind. */
+struct sim_result {
+    uint64_t hash;
+    uint64_t met[MET_N];
+    wall_ms ended_at;
+    int64_t p99_lateness_ms; /* of service 0's first attempts */
+    bool failed;
+};
+/* Runs one seed to its end; prints what broke. */
+void sim_run(const struct scenario *sc, uint64_t seed, const struct sim_options *opt,
+             struct sim_result *ret);
+
+void *sim_alloc(size_t size); /* zeroed; aborts when out of memory */
+void sim_at(struct sim *s, struct sim_event *ev, wall_ms at,
+            void (*fn)(struct sim *s, struct sim_event *ev));
+void sim_forget(struct sim *s, struct sim_event *ev); /* if it waits */
+wall_ms sim_store_now(const struct sim *s);
+
+/* One line of the trace: goes into the hash, and out when tracing. `fmt` takes four long longs. */
+void sim_note(struct sim *s, const char *fmt, int64_t a, int64_t b, int64_t c, int64_t d);
+/* A broken promise: prints it and how to replay, ends the run. */
+void sim_fail(struct sim *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
+
+int64_t sim_between(struct sim *s, int64_t low, int64_t high); /* both included */
+bool sim_chance(struct sim *s, int per_10000);                 /* false once healed */
+int64_t sim_latency(struct sim *s);                            /* of one network hop */
+
+#endif

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a node may ask for, counted a second time, outside the scheduler. */
+#include <stdlib.h>
+
+#include "tests/sim/vnode_internal.h"
+
+/* Why an id counts against max_in_flight: values of the map. */
+static char busy_claim;
+static char busy_finish;
+
+static void busy_put(struct vnode *n, int64_t id, char *why)
+{
+    if (map64_put(&n->busy, (uint64_t)id, why))
+        abort();
+    if (n->busy.n > n->cfg.max_in_flight)
+        sim_fail(n->sim, "node %d has %zu in flight, %u are allowed", n->index, n->busy.n,
+                 n->cfg.max_in_flight);
+}
+
+void books_claim(struct vnode *n, const struct claim_item *item)
+{
+    struct known_service *v = &n->services[oracle_service_of(n->sim, item->id)];
+
+    sim_note(n->sim, "node %lld claims task %lld after attempt %lld", n->index, item->id,
+             item->attempt, 0);
+    if (map64_find(&n->busy, (uint64_t)item->id))
+        sim_fail(n->sim, "node %d claims task %lld, which it has in flight", n->index,
+                 (long long)item->id);
+    busy_put(n, item->id, &busy_claim);
+    if (n->stopping)
+        sim_fail(n->sim, "node %d claims while it stops", n->index);
+    if (v->paused)
+        sim_fail(n->sim, "node %d claims task %lld of a paused service", n->index,
+                 (long long)item->id);
+    if (v->n_slots++ >= (uint32_t)v->concurrency)
+        sim_fail(n->sim, "node %d goes beyond the concurrency %d of a service", n->index,
+                 v->concurrency);
+}
+
+void books_claimed(struct vnode *n, int64_t id, bool going_on)
+{
+    if (going_on)
+        return;
+    n->services[oracle_service_of(n->sim, id)].n_slots--;
+    if (map64_find(&n->busy, (uint64_t)id) == &busy_claim)
+        map64_remove(&n->busy, (uint64_t)id);
+}
+
+/* A quarter of a service's slots are the retries'; a single one is shared. */
+void books_send(struct vnode *n, const struct flight *f)
+{
+    struct known_service *v = &n->services[f->service];
+    uint32_t slots = v->concurrency >= 4 ? (uint32_t)v->concurrency / 4 : 1;
+
+    if (f->task->retry_count && v->n_retries++ >= slots)
+        sim_fail(n->sim, "node %d: retries of a service take more than %u of its %d slots",
+                 n->index, slots, v->concurrency);
+}
+
+void books_answered(struct vnode *n, const struct flight *f)
+{
+    n->services[f->service].n_slots--;
+    n->services[f->service].n_retries -= f->task->retry_count > 0;
+}
+
+/* G7: how long a task may be put off. */
+static void check_delay(struct vnode *n, const struct finish_item *item, wall_ms decided_at)
+{
+    const struct retry_policies *set = &n->base->set;
+    int64_t delay = item->next_attempt_time - decided_at;
+    int64_t cap = set->retry_after_cap_ms;
+
+    for (size_t i = 0; i < set->n; i++)
+        cap = set->policies[i].backoff.cap_ms > cap ? set->policies[i].backoff.cap_ms : cap;
+    if (item->kind == FINISH_PUT_BACK)
+        cap = set->snooze_cap_ms;
+    if (delay <= 0 || delay > cap)
+        sim_fail(n->sim, "G7: task %lld is put off by %lld ms, the limit is %lld",
+                 (long long)item->id, (long long)delay, (long long)cap);
+}
+
+void books_finish(struct vnode *n, const struct finish_item *item)
+{
+    const struct flight *f = map64_find(&n->flights, (uint64_t)item->id);
+    const char *why = map64_find(&n->busy, (uint64_t)item->id);
+
+    sim_note(n->sim, "node %lld finishes task %lld, attempt %lld, kind %lld", n->index, item->id,
+             item->attempt, item->kind);
+    if ((item->kind == FINISH_RETRY || item->kind == FINISH_PUT_BACK) && why != &busy_finish &&
+        (f || !why))
+        check_delay(n, item, f ? f->decided_at : vnode_now(n));
+    busy_put(n, item->id, &busy_finish);
+}
+
+void books_finished(struct vnode *n, const struct finish_item *item)
+{
+    if (!map64_remove(&n->busy, (uint64_t)item->id))
+        abort();
+}
+
+void books_clear(struct vnode *n)
+{
+    map64_fini(&n->busy);
+    n->busy = (struct map64){0};
+    for (int i = 0; i < SIM_SERVICES_MAX; i++)
+        n->services[i] = (struct known_service){0};
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the virtual node share. Only vnode*.c include this. */
+#ifndef JF_SIM_VNODE_INTERNAL_H
+#define JF_SIM_VNODE_INTERNAL_H
+
+#include "common/hash.h"
+#include "tests/sim/actors.h"
+#include "tests/sim/oracle.h"
+#include "tests/sim/vnode.h"
+
+/* One attempt, from the claim's answer until its end is stored. */
+struct flight {
+    struct sim_event ev; /* first; leaving, then the answer */
+    struct vnode *node;
+    struct task *task;  /* owned */
+    struct reply reply; /* once it left */
+    int64_t timeout_ms;
+    wall_ms started_at; /* true time */
+    wall_ms send_by;    /* true time: the fence */
+    wall_ms decided_at; /* by the node's reading of the store's clock; WALL_NONE = not yet */
+    int service;
+};
+
+/* What the node was last told of a service. */
+struct known_service {
+    int32_t concurrency;
+    bool paused;
+    uint32_t n_slots;   /* claims and requests that are out */
+    uint32_t n_retries; /* requests of retries that are out */
+};
+
+struct vnode {
+    struct sim *sim;
+    const struct vnode_config *base; /* borrowed */
+    struct sched_config cfg;
+    char name[16];
+    char claimed_by[32]; /* "" while down */
+    int index;
+    uint32_t life;       /* an incarnation's events reach no other */
+    struct sched *sched; /* NULL while down */
+    struct actions actions;
+    int64_t offset_ms; /* its reading of the store's clock - the true time */
+    wall_ms paused_until;
+    wall_ms stop_by; /* while stopping */
+    bool stopping;
+    bool reading_services;
+    struct sim_event wake;
+    struct sim_event sync;   /* reads the store's clock */
+    struct sim_event reread; /* reads the services */
+    struct sim_event boot;
+    struct map64 flights; /* by task id */
+    struct map64 busy;    /* ids that count against max_in_flight → BUSY_… */
+    struct known_service services[SIM_SERVICES_MAX];
+};
+
+/* Does an event reach the incarnation that waits for it? */
+enum reach { REACH_NOW, REACH_LATER /* paused_until */, REACH_NEVER };
+enum reach vnode_reach(const struct vnode *n, uint32_t life);
+wall_ms vnode_now(const struct vnode *n);
+/* The node may die here: between two steps. Returns true when it did. */
+bool vnode_may_crash(struct vnode *n);
+/* After each event: ticks the scheduler, carries out its actions, checks its books. */
+void vnode_pass(struct vnode *n);
+
+/* vnode_store.c */
+void vnode_post(struct vnode *n); /* the actions of one pass; empties them */
+void vnode_read_services(struct vnode *n);
+
+/* vnode_send.c */
+void vnode_send_all(struct vnode *n, size_t from, wall_ms asked_at);
+void flight_end(struct vnode *n, int64_t id); /* NULL-safe: nothing without a flight */
+void vnode_drop_flights(struct vnode *n);
+
+/* vnode_books.c: what a node may ask for, counted a second time. */
+void books_claim(struct vnode *n, const struct claim_item *item);
+void books_claimed(struct vnode *n, int64_t id, bool going_on);
+void books_send(struct vnode *n, const struct flight *f);
+void books_answered(struct vnode *n, const struct flight *f);
+void books_finish(struct vnode *n, const struct finish_item *item);
+void books_finished(struct vnode *n, const struct finish_item *item);
+void books_clear(struct vnode *n);
+
+#endif

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The real databases of the suite. */
+#ifndef JF_TESTS_BACKENDS_H
+#define JF_TESTS_BACKENDS_H
+
+#include "tests/store/conformance.h"
+
+/* Both abort when the backend cannot be set up, except: postgres_backend_new() returns NULL, with
+ * the reason, when no server is installed. */
+struct backend *sqlite_backend_new(void);
+void sqlite_backend_free(struct backend *b);
+
+struct backend *postgres_backend_new(struct err *err);
+void postgres_backend_free(struct backend *b);
+
+#endif

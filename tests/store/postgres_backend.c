@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <libpq-fe.h>
+
+#include "tests/lib/dbserver.h"
+#include "tests/store/backends.h"
+
+struct postgres_place {
+    struct dbserver *server;
+    unsigned n; /* databases made so far */
+};
+
+static PGconn *open_db(const char *url)
+{
+    PGconn *db = PQconnectdb(url);
+
+    if (PQstatus(db) != CONNECTION_OK) {
+        (void)fprintf(stderr, "%s: %s", url, PQerrorMessage(db));
+        abort();
+    }
+    return db;
+}
+
+static bool query(const char *url, const char *sql, int64_t *ret, struct err *err)
+{
+    PGconn *db = open_db(url);
+    PGresult *res = PQexec(db, sql);
+    ExecStatusType status = PQresultStatus(res);
+    bool ok = status == PGRES_TUPLES_OK || status == PGRES_COMMAND_OK;
+
+    *ret = 0;
+    if (!ok)
+        (void)err_set(err, ERR_INVALID, "%s", PQresultErrorMessage(res));
+    else if (PQntuples(res) > 0 && PQnfields(res) > 0)
+        *ret = strtoll(PQgetvalue(res, 0, 0), NULL, 10);
+    PQclear(res);
+    PQfinish(db);
+    return ok;
+}
+
+static void must_run(PGconn *db, const char *sql)
+{
+    PGresult *res = PQexec(db, sql);
+    ExecStatusType status = PQresultStatus(res);
+
+    if (status != PGRES_TUPLES_OK && status != PGRES_COMMAND_OK) {
+        (void)fprintf(stderr, "%s: %s", sql, PQresultErrorMessage(res));
+        abort();
+    }
+    PQclear(res);
+}
+
+static void *hold(const char *url, const char *sql)
+{
+    PGconn *db = open_db(url);
+
+    must_run(db, "BEGIN");
+    must_run(db, sql);
+    return db;
+}
+
+static void release(void *held, bool commit)
+{
+    must_run(held, commit ? "COMMIT" : "ROLLBACK");
+    PQfinish(held);
+}
+
+static void run_on_server(const struct backend *b, const char *sql)
+{
+    const struct postgres_place *place = b->ctx;
+    char url[DBSERVER_URL_MAX];
+    PGconn *db;
+
+    dbserver_url(place->server, "postgres", url);
+    db = open_db(url);
+    must_run(db, sql);
+    PQfinish(db);
+}
+
+static void create(const struct backend *b, char url[URL_SIZE])
+{
+    struct postgres_place *place = b->ctx;
+    char name[32];
+    char sql[64];
+
+    _Static_assert(DBSERVER_URL_MAX <= URL_SIZE, "the URL fits");
+    (void)snprintf(name, sizeof(name), "t%u", place->n++);
+    (void)snprintf(sql, sizeof(sql), "CREATE DATABASE %s", name);
+    run_on_server(b, sql);
+    dbserver_url(place->server, name, url);
+}
+
+static void drop(const struct backend *b, const char *url)
+{
+    char sql[URL_SIZE + 64];
+
+    (void)snprintf(sql, sizeof(sql), "DROP DATABASE %s WITH (FORCE)", strrchr(url, '/') + 1);
+    run_on_server(b, sql);
+}
+
+static const struct migration *migrations(const struct backend *b, size_t *ret_n)
+{
+    return driver_migrations(b->driver, ret_n);
+}
+
+static bool spoil(struct task *t, unsigned i)
+{
+    if (i == 0)
+        t->biz_uuid = STR("bad\0key");
+    else if (i == 1)
+        t->handler = (struct str){0};
+    else if (i == 2)
+        t->payload = STR("\"\xff\"");
+    else if (i == 3)
+        t->payload = STR("\"a\0b\"");
+    return i < 4;
+}
+
+static void must(int rc, const struct err *err)
+{
+    if (rc) {
+        (void)fprintf(stderr, "the server: %s\n", err->text);
+        abort();
+    }
+}
+
+static void stop(const struct backend *b, bool crash)
+{
+    const struct postgres_place *place = b->ctx;
+    struct err err = {0};
+
+    must(dbserver_stop(place->server, crash, &err), &err);
+}
+
+static void start(const struct backend *b)
+{
+    const struct postgres_place *place = b->ctx;
+    struct err err = {0};
+
+    must(dbserver_start(place->server, &err), &err);
+}
+
+struct backend *postgres_backend_new(struct err *err)
+{
+    struct backend *b = calloc(1, sizeof(*b));
+    struct postgres_place *place = calloc(1, sizeof(*place));
+    int rc;
+
+    if (!b || !place)
+        abort();
+    rc = dbserver_new(&place->server, err);
+    if (rc) {
+        free(b);
+        free(place);
+        if (rc != ERR_NOT_FOUND)
+            must(rc, err);
+        return NULL;
+    }
+    *b = (struct backend){
+        .name = "postgres",
+        .driver = &postgres_driver,
+        .has = NEEDS_SQL | NEEDS_THREADS | NEEDS_SERVER,
+        .ctx = place,
+        .create = create,
+        .drop = drop,
+        .migrations = migrations,
+        .spoil = spoil,
+        .query = query,
+        .hold = hold,
+        .release = release,
+        .lock_tasks = "LOCK TABLE job_delay_task IN ACCESS EXCLUSIVE MODE",
+        .now_sql = "now()",
+        .seconds_ago = "(now() - interval '%d seconds')",
+        .stop = stop,
+        .start = start,
+    };
+    return b;
+}
+
+void postgres_backend_free(struct backend *b)
+{
+    struct postgres_place *place = b->ctx;
+
+    dbserver_free(place->server);
+    free(place);
+    free(b);
+}

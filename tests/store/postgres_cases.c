@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What only PostgreSQL has. */
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/store/world.h"
+
+/* Claims change no indexed column and find room in their page, also together with their
+ * neighbours: their updates leave no dead index entries. */
+static void test_claims_are_hot(struct world *w)
+{
+    enum { N = 5000, BATCH = 500 };
+    int64_t *ids = world_keep(w, calloc(N, sizeof(*ids)));
+    struct claim_item *items = world_keep(w, calloc(N, sizeof(*items)));
+    struct task like = draft(w, "like");
+    mono_ms until = clock_mono() + DEADLINE_MS;
+    int64_t updated;
+    int64_t hot;
+
+    assert_true(ids && items);
+    like.payload = world_fill(w, "{\"orderId\":123456789}", 200);
+    for (size_t i = 0; i < N; i += BATCH)
+        put_many(w, world_text(w, "h%zu-", i).p, BATCH, &like, ids + i);
+    for (size_t i = 0; i < N; i++)
+        items[i] = claim_of(ids[i], 0);
+    for (size_t i = 0; i < N; i += BATCH)
+        claim(w, items + i, BATCH, NODE);
+    for (size_t i = 0; i < N; i++)
+        assert_int_equal(items[i].result, CLAIM_WON);
+    do { /* the server counts with a delay, when the session next does something */
+        assert_true(clock_mono() < until);
+        nap();
+        (void)world_now(w);
+        updated = sql_value(w, "SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = "
+                               "'job_delay_task'");
+    } while (updated < N);
+    hot = sql_value(w, "SELECT n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = "
+                       "'job_delay_task'");
+    assert_int_equal(updated, N);
+    if (hot * 100 < updated * 95)
+        fail_msg("%" PRId64 " of %" PRId64 " claims are HOT", hot, updated);
+}
+
+/* Behind a transaction pooler no prepared statement has a name. */
+static void test_without_named_statements(struct world *w)
+{
+    const struct driver_options opt = {.statement_timeout_ms = 10000, .named_statements = false};
+    const struct task *t;
+
+    w->conn = world_connect_to(w, w->url, &opt, NULL);
+    for (int i = 0; i < 3; i++) {
+        struct str key = world_text(w, "k%d", i);
+
+        t = bring(w, key.p, TASK_RETRYING);
+        (void)claim_won(w, t->id, 1);
+        finish_done(w, t->id, 2, FINISH_SUCCESS);
+        assert_status(w, key.p, TASK_SUCCESS);
+    }
+    assert_int_equal(cancel(w, "k0", NULL), CANCEL_FINISHED);
+    assert_int_equal(cancel(w, "nobody", NULL), CANCEL_NOT_FOUND);
+}
+
+/* Two settings that weaken what an answer promises. */
+static void test_weak_durability_is_told(struct world *w)
+{
+    const struct driver_options opt = {.statement_timeout_ms = 10000, .named_statements = true};
+    const char *name = strrchr(w->url, '/') + 1;
+    const char *warning = NULL;
+
+    (void)world_connect_to(w, w->url, &opt, &warning);
+    assert_null(warning);
+    (void)sql_value(w, "ALTER DATABASE %s SET synchronous_commit = off", name);
+    (void)world_connect_to(w, w->url, &opt, &warning);
+    assert_non_null(warning);
+    assert_non_null(strstr(warning, "synchronous_commit"));
+}
+
+/* A server-wide or per-database default must not change what the statements rely on. */
+static void test_other_defaults_of_the_database(struct world *w)
+{
+    static const char *const settings[] = {
+        "default_transaction_isolation = 'serializable'",
+        "timezone = 'America/New_York'",
+        "datestyle = 'German, DMY'",
+        "intervalstyle = 'sql_standard'",
+        "bytea_output = 'escape'",
+        "extra_float_digits = -10",
+        "standard_conforming_strings = off",
+        "client_encoding = 'LATIN1'",
+    };
+    const char *name = strrchr(w->url, '/') + 1;
+    struct task t = draft(w, "full");
+    const struct task *won;
+
+    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++)
+        (void)sql_value(w, "ALTER DATABASE %s SET %s", name, settings[i]);
+    w->conn = world_connect(w);
+    t.payload = STR("\"\\\\ \xf0\x9f\x90\x98 \xe4\xb8\xad\"");
+    t.execute_time = t.next_attempt_time = INT64_C(1741503600123); /* a gap in New York */
+    (void)put(w, &t);
+    assert_same_task(look(w, "full"), &t);
+    won = claim_won(w, t.id, 0);
+    assert_true(won->claimed_at >= t.created_at && won->claimed_at <= world_now(w));
+    assert_true(won->deadline_at == won->claimed_at + TIMEOUT_MS + MARGIN_MS);
+    assert_str(won->payload, t.payload.p);
+    finish_done(w, t.id, 1, FINISH_FAIL);
+    assert_int_equal(cancel(w, "full", NULL), CANCEL_DONE);
+}
+
+/* A search path that points elsewhere, and objects of the same names there. */
+static void test_another_schema_of_the_same_database(struct world *w)
+{
+    (void)sql_value(w, "CREATE SCHEMA other; CREATE TABLE other.job_delay_task (nothing integer);"
+                       " CREATE TABLE other.job_schema (version integer, nothing integer);"
+                       " INSERT INTO other.job_schema VALUES (987, 0)");
+    w->conn = world_connect(w);
+    (void)put_key(w, "k");
+    assert_status(w, "k", TASK_PENDING);
+    assert_int_equal(sql_value(w, "SELECT count(*) FROM public.job_delay_task"), 1);
+}
+
+static const struct test_case cases[] = {
+    {"postgres: claims are HOT", test_claims_are_hot, NEEDS_SERVER},
+    {"postgres: without named statements", test_without_named_statements, NEEDS_SERVER},
+    {"postgres: weak durability is told", test_weak_durability_is_told, NEEDS_SERVER},
+    {"postgres: other defaults of the database", test_other_defaults_of_the_database, NEEDS_SERVER},
+    {"postgres: another schema in the same database", test_another_schema_of_the_same_database,
+     NEEDS_SERVER},
+};
+
+const struct case_list postgres_cases = CASE_LIST(cases);

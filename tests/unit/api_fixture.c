@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/unit/api_fixture.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/json.h"
+
+static int32_t shards_of(void *ctx, struct str service_name)
+{
+    (void)ctx;
+    return str_eqz(service_name, "sharded") ? 8 : 1;
+}
+
+static void policy_of(void *ctx, struct str service_name, char dst[TASK_POLICY_MAX + 1])
+{
+    (void)ctx;
+    strcpy(dst, str_eqz(service_name, "patient") ? "slow" : "");
+}
+
+static void explain(void *ctx, struct explain_query *q)
+{
+    struct api_fixture *f = ctx;
+    q->answer = f->explanation;
+    mailbox_post(q->reply, &q->mail);
+}
+
+static void services_changed(void *ctx)
+{
+    struct api_fixture *f = ctx;
+    atomic_fetch_add(&f->n_services_changed, 1);
+}
+
+static bool ready(void *ctx, struct buf *why)
+{
+    struct api_fixture *f = ctx;
+    if (!atomic_load(&f->is_ready))
+        buf_addz(why, "the database \"is\" away");
+    return atomic_load(&f->is_ready);
+}
+
+static void metrics(void *ctx, struct buf *dst)
+{
+    (void)ctx;
+    buf_addz(dst, "jobflow_up 1\n");
+}
+
+static int check_base_url(void *ctx, struct str url, struct err *err)
+{
+    (void)ctx;
+    return memmem(url.p, url.len, "169.254", 7) ? err_set(err, ERR_INVALID, "link-local") : 0;
+}
+
+static int check_secret(void *ctx, struct str secret, struct err *err)
+{
+    (void)ctx;
+    return secret.len < 4 ? err_set(err, ERR_INVALID, "too short") : 0;
+}
+
+struct api_config api_fixture_config(void)
+{
+    return (struct api_config){
+        .listen = "127.0.0.1:0",
+        .threads = 2,
+        .max_connections = 1000,
+        .max_header = 16384,
+        .max_body = (size_t)2 * 1024 * 1024,
+        .header_timeout_ms = 10000,
+        .body_timeout_ms = 10000,
+        .idle_timeout_ms = 60000,
+        .write_timeout_ms = 10000,
+        .max_payload = 65536,
+        .max_ahead_ms = INT64_C(3650) * 86400000,
+        .default_concurrency = 64,
+        .default_timeout_ms = 60000,
+        .max_timeout_ms = 86400000,
+        .ghost_margin_ms = 60000,
+        .alerts = true,
+    };
+}
+
+void api_fixture_start(struct api_fixture *f, const struct api_config *cfg)
+{
+    struct err err = {0};
+    memset(f, 0, sizeof(*f));
+    fake_start(&f->store);
+    f->policies[0] = (struct retry_policy){"default", {1000, 3600000, 2.0, 0.0}, 10};
+    f->policies[1] = (struct retry_policy){"slow", {60000, 3600000, 2.0, 0.0}, 3};
+    f->all_policies = (struct retry_policies){.policies = f->policies,
+                                              .n = 2,
+                                              .retry_after_cap_ms = 86400000,
+                                              .snooze_cap_ms = 86400000,
+                                              .max_snoozes = 5};
+    atomic_store(&f->is_ready, true);
+    struct api_env env = {
+        .store = {fake_post, &f->store},
+        .clock = &f->clock,
+        .counters = &f->counters,
+        .policies = &f->all_policies,
+        .node_name = "n1",
+        .ctx = f,
+        .shards_of = shards_of,
+        .policy_of = policy_of,
+        .explain = explain,
+        .services_changed = services_changed,
+        .ready = ready,
+        .metrics = metrics,
+        .check_base_url = check_base_url,
+        .check_secret = check_secret,
+    };
+    if (api_start(cfg, &env, &f->api, &err))
+        fail_msg("cannot start: %s", err.text);
+    f->address = api_address(f->api);
+}
+
+void api_fixture_stop(struct api_fixture *f)
+{
+    api_stop(f->api);
+    fake_stop(&f->store);
+}
+
+char *expect_call(struct api_fixture *f, const char *method, const char *path, const char *body,
+                  int status)
+{
+    struct answer_text a;
+    char type[64];
+    client_call(f->address, method, path, body, &a);
+    if (a.status != status)
+        fail_msg("%s %s %.200s: %d instead of %d: %s", method, path, body ? body : "", a.status,
+                 status, a.body);
+    answer_header(&a, "Content-Type", type, sizeof(type));
+    if (status >= 400)
+        assert_string_equal(type, "application/problem+json");
+    char *text = a.body;
+    a.body = NULL;
+    answer_free(&a);
+    return text;
+}
+
+void expect_problem(struct api_fixture *f, const char *method, const char *path, const char *body,
+                    int status, const char *field)
+{
+    char *text = expect_call(f, method, path, body, status);
+    char wanted[200], value[200];
+    snprintf(wanted, sizeof(wanted), "\"%s\"", field ? field : "");
+    if (!json_at(text, "field", value, sizeof(value)))
+        strcpy(value, "\"\"");
+    if (strcmp(value, wanted) != 0)
+        fail_msg("%s %s %.300s: names %s instead of %s: %s", method, path, body ? body : "", value,
+                 wanted, text);
+    snprintf(wanted, sizeof(wanted), "%d", status);
+    expect_json(text, "status", wanted);
+    assert_true(json_at(text, "type", value, sizeof(value)) &&
+                json_at(text, "title", value, sizeof(value)) &&
+                json_at(text, "detail", value, sizeof(value)));
+    free(text);
+}
+
+/* The token index of one step: a member's name, or an element's number. 0 = none. */
+static uint32_t step(const struct json_doc *doc, uint32_t at, const char *name)
+{
+    if (doc->tokens[at].type == JSON_OBJECT)
+        return json_find(doc, at, name);
+    uint32_t n = (uint32_t)atoi(name);
+    if (doc->tokens[at].type != JSON_ARRAY || n >= doc->tokens[at].n)
+        return 0;
+    for (at++; n > 0; n--)
+        at = doc->tokens[at].next;
+    return at;
+}
+
+bool json_at(const char *json, const char *path, char *dst, size_t cap)
+{
+    struct json_doc doc = JSON_DOC_INIT;
+    struct err err = {0};
+    char steps[200], *rest = steps, *name;
+    uint32_t at = 0;
+    bool ok = true;
+    if (json_parse(&doc, str_from(json), 1000000, &err))
+        fail_msg("no JSON (%s): %.300s", err.text, json);
+    strcpy(steps, path);
+    while (ok && (name = strsep(&rest, "."))) {
+        at = step(&doc, at, name);
+        ok = at != 0;
+    }
+    if (ok)
+        assert_true((size_t)snprintf(dst, cap, STR_FMT, STR_ARG(doc.tokens[at].raw)) < cap);
+    json_doc_fini(&doc);
+    return ok;
+}
+
+void expect_json(const char *json, const char *path, const char *wanted)
+{
+    char value[4096];
+    if (!json_at(json, path, value, sizeof(value)))
+        fail_msg("no %s in %.600s", path, json);
+    if (strcmp(value, wanted) != 0)
+        fail_msg("%s is %s instead of %s in %.600s", path, value, wanted, json);
+}

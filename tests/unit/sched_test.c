@@ -1,0 +1,441 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The scheduler by scenarios: what it asks for, event by event. The simulation covers the rest. */
+#include "node/core/sched.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define T0 INT64_C(1800000000000)
+#define MARGIN 1000
+
+struct fixture {
+    struct sched *s;
+    struct actions a;
+    wall_ms now;
+    struct retry_policy policy;
+    struct retry_policies policies;
+    struct service services[4];
+    size_t n_services;
+};
+
+static void set_services(struct fixture *f)
+{
+    sched_services(f->s, f->now, f->services, f->n_services, &f->a);
+}
+
+static void add_service(struct fixture *f, const char *name, int32_t concurrency)
+{
+    f->services[f->n_services++] = (struct service){.name = str_from(name),
+                                                    .shards = 1,
+                                                    .shards_seen = 1,
+                                                    .concurrency = concurrency,
+                                                    .lanes = 1u << 4};
+}
+
+static int setup_with(void **state, uint32_t max_in_flight, uint32_t lane_limit)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+
+    f->now = T0;
+    f->policy = (struct retry_policy){"default", {100, 1000, 2.0, 0.0}, 3};
+    f->policies = (struct retry_policies){&f->policy, 1, 60000, 60000, 3};
+    struct sched_config c = {
+        .lookahead_ms = 2000,
+        .scan_interval_ms = 1000,
+        .slack_ms = 5000,
+        .full_read_ms = 60000,
+        .ghost_margin_ms = MARGIN,
+        .default_timeout_ms = 5000,
+        .default_concurrency = 4,
+        .lane_limit = lane_limit,
+        .max_tracked = 1000,
+        .max_in_flight = max_in_flight,
+        .policies = &f->policies,
+        .node = STR("n1"),
+        .alerts = true,
+    };
+    assert_int_equal(sched_new(&c, 1, &f->s), 0);
+    add_service(f, "orders", 8);
+    sched_store_state(f->s, f->now, true);
+    set_services(f);
+    *state = f;
+    return 0;
+}
+
+static int setup(void **state)
+{
+    return setup_with(state, 64, 20);
+}
+
+static int setup_small(void **state)
+{
+    return setup_with(state, 16, 1000);
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+
+    sched_check(f->s);
+    sched_free(f->s);
+    actions_fini(&f->a);
+    free(f);
+    return 0;
+}
+
+/* Takes the actions of one kind off the list into `dst`; returns how many. */
+static size_t take(struct fixture *f, enum action_kind kind, struct action *dst, size_t cap)
+{
+    size_t n = 0;
+    size_t kept = 0;
+
+    for (size_t i = 0; i < f->a.n; i++) {
+        if (f->a.list[i].kind == kind) {
+            assert_true(n < cap);
+            dst[n++] = f->a.list[i];
+        } else {
+            f->a.list[kept++] = f->a.list[i];
+        }
+    }
+    f->a.n = kept;
+    return n;
+}
+
+static void tick_at(struct fixture *f, wall_ms now)
+{
+    f->now = now;
+    sched_tick(f->s, now, &f->a);
+    sched_check(f->s);
+}
+
+/* Answers the scans that are out with these rows, all of lane `lane` of the first service. */
+static size_t answer_scans(struct fixture *f, struct scan_row *rows, size_t n_rows, int32_t lane)
+{
+    struct action scans[64];
+    struct scan_key keys[64];
+    size_t n = take(f, ACTION_SCAN, scans, 64);
+
+    for (size_t i = 0; i < n; i++) {
+        keys[i] = scans[i].scan;
+        for (size_t r = 0; keys[i].lane == lane && r < n_rows; r++)
+            rows[r].key = (uint32_t)i;
+    }
+    if (n)
+        sched_scanned(f->s, f->now, 0, keys, n, rows, n_rows, &f->a);
+    sched_check(f->s);
+    return n;
+}
+
+static void hint(struct fixture *f, const char *service, int32_t lane, int64_t id, wall_ms at)
+{
+    assert_true(sched_hint(f->s, f->now, str_from(service), 0, lane, id, 0, at));
+}
+
+static struct task *claimed_task(int64_t id, const char *service, int32_t attempt, int32_t retries)
+{
+    struct task t = task_empty();
+
+    t.id = id;
+    trace_id_make(id, 7, t.trace_id);
+    t.status = TASK_SENDING;
+    t.biz_uuid = STR("k");
+    t.service_name = str_from(service);
+    t.handler = STR("h");
+    t.attempt = attempt;
+    t.retry_count = retries;
+    t.max_retry = 3;
+    t.priority = 5;
+    return task_dup(&t);
+}
+
+/* Wins a claim and returns the task that is to be sent. */
+static struct task *win(struct fixture *f, const struct action *claim, const char *service,
+                        int32_t retries)
+{
+    struct claim_item item = claim->claim;
+    struct action send[8];
+
+    item.result = CLAIM_WON;
+    item.task = claimed_task(item.id, service, item.attempt + 1, retries);
+    sched_claimed(f->s, f->now, 0, &item, &f->a);
+    assert_int_equal(take(f, ACTION_SEND, send, 8), 1);
+    sched_check(f->s);
+    return send[0].send.task;
+}
+
+static void answer(struct fixture *f, struct task *t, enum verdict_kind kind, struct action *finish)
+{
+    struct verdict v = {.kind = kind, .retry_after_ms = -1};
+
+    sched_answered(f->s, f->now, t, &v, &f->a);
+    assert_int_equal(take(f, ACTION_FINISH, finish, 1), 1);
+    task_free(t);
+}
+
+static void finished(struct fixture *f, const struct action *finish, enum finish_result result)
+{
+    struct finish_item item = finish->finish;
+
+    item.result = result;
+    sched_finished(f->s, f->now, 0, &item, &f->a);
+    tick_at(f, f->now);
+}
+
+static void test_life(void **state)
+{
+    struct fixture *f = *state;
+    struct action claims[8];
+    struct action finish;
+
+    answer_scans(f, NULL, 0, 4);
+    hint(f, "orders", 4, 1, T0 + 100);
+    assert_int_equal(sched_next_wakeup(f->s), T0 + 100);
+    tick_at(f, T0 + 99);
+    assert_int_equal(take(f, ACTION_CLAIM, claims, 8), 0);
+    tick_at(f, T0 + 100);
+    assert_int_equal(take(f, ACTION_CLAIM, claims, 8), 1);
+    assert_int_equal(claims[0].claim.id, 1);
+    assert_int_equal(claims[0].claim.timeout_ms, 5000);
+    struct task *t = win(f, &claims[0], "orders", 0);
+    answer(f, t, VERDICT_SUCCESS, &finish);
+    assert_int_equal(finish.finish.kind, FINISH_SUCCESS);
+    assert_int_equal(finish.finish.attempt, 1);
+    finished(f, &finish, FINISH_DONE);
+    assert_true(sched_is_idle(f->s));
+}
+
+static void test_moved_earlier_and_early_claim(void **state)
+{
+    struct fixture *f = *state;
+    struct action claims[8];
+
+    answer_scans(f, NULL, 0, 4);
+    hint(f, "orders", 4, 1, T0 + 1500);
+    hint(f, "orders", 4, 1, T0 + 500);
+    hint(f, "orders", 4, 1, T0 + 1900); /* later news does not make it late */
+    tick_at(f, T0 + 500);
+    assert_int_equal(take(f, ACTION_CLAIM, claims, 8), 1);
+    struct claim_item item = claims[0].claim;
+    item.result = CLAIM_NOT_DUE;
+    item.next_attempt_time = T0 + 1900;
+    sched_claimed(f->s, f->now, 0, &item, &f->a);
+    tick_at(f, T0 + 1899);
+    assert_int_equal(take(f, ACTION_CLAIM, claims, 8), 0);
+    tick_at(f, T0 + 1900);
+    assert_int_equal(take(f, ACTION_CLAIM, claims, 8), 1);
+}
+
+static void test_urgent_lane_first(void **state)
+{
+    struct fixture *f = *state;
+    struct action claims[16];
+
+    answer_scans(f, NULL, 0, 4);
+    for (int64_t id = 1; id <= 6; id++)
+        hint(f, "orders", 9, id, T0);
+    hint(f, "orders", 0, 99, T0);
+    tick_at(f, T0);
+    assert_int_equal(take(f, ACTION_CLAIM, claims, 16), 7);
+    assert_int_equal(claims[0].claim.id, 99);
+}
+
+static void test_retries_keep_to_their_slots(void **state)
+{
+    struct fixture *f = *state;
+    struct action claims[16];
+
+    answer_scans(f, NULL, 0, 4);
+    for (int64_t id = 1; id <= 10; id++)
+        hint(f, "orders", 14, id, T0);
+    tick_at(f, T0);
+    assert_int_equal(take(f, ACTION_CLAIM, claims, 16), 2); /* a quarter of 8 */
+    for (int64_t id = 101; id <= 110; id++)
+        hint(f, "orders", 4, id, T0);
+    tick_at(f, T0);
+    assert_int_equal(take(f, ACTION_CLAIM, claims, 16), 6);
+    for (size_t i = 0; i < 6; i++)
+        assert_true(claims[i].claim.id > 100);
+}
+
+static void test_store_away(void **state)
+{
+    struct fixture *f = *state;
+    struct action claims[8];
+    struct action finish;
+
+    answer_scans(f, NULL, 0, 4);
+    hint(f, "orders", 4, 1, T0);
+    tick_at(f, T0);
+    assert_int_equal(take(f, ACTION_CLAIM, claims, 8), 1);
+    struct task *t = win(f, &claims[0], "orders", 0);
+    answer(f, t, VERDICT_SUCCESS, &finish);
+    sched_finished(f->s, f->now, ERR_UNAVAILABLE, &finish.finish, &f->a);
+    sched_store_state(f->s, f->now, false);
+    tick_at(f, T0 + 30000);
+    assert_int_equal(f->a.n, 0);
+    assert_false(sched_is_idle(f->s));
+    sched_store_state(f->s, f->now, true);
+    tick_at(f, T0 + 40000);
+    assert_int_equal(take(f, ACTION_FINISH, &finish, 1), 1);
+    assert_int_equal(finish.finish.kind, FINISH_SUCCESS);
+    finished(f, &finish, FINISH_DONE);
+    assert_true(sched_is_idle(f->s));
+}
+
+static void test_ghosts(void **state)
+{
+    struct fixture *f = *state;
+    struct action finish[4];
+    struct scan_row rows[] = {
+        {.id = 1,
+         .next_attempt_time = T0 - 50,
+         .status = TASK_SENDING,
+         .attempt = 1,
+         .deadline_at = T0 + 900,
+         .max_retry = 3,
+         .priority = 5},
+        {.id = 2,
+         .next_attempt_time = T0 - 40,
+         .status = TASK_SENDING,
+         .attempt = 4,
+         .deadline_at = T0 + 900,
+         .retry_count = 3,
+         .max_retry = 3,
+         .priority = 5,
+         .own_orphan = true},
+    };
+
+    answer_scans(f, rows, 2, 4);
+    assert_int_equal(take(f, ACTION_FINISH, finish, 4), 1); /* the own orphan, at once */
+    assert_int_equal(finish[0].finish.id, 2);
+    assert_int_equal(finish[0].finish.kind, FINISH_FAIL);
+    assert_true(finish[0].finish.alert);
+    assert_false(finish[0].finish.past_deadline);
+    finished(f, &finish[0], FINISH_DONE);
+    tick_at(f, T0 + 900);
+    assert_int_equal(take(f, ACTION_FINISH, finish, 4), 1);
+    assert_int_equal(finish[0].finish.id, 1);
+    assert_int_equal(finish[0].finish.kind, FINISH_RETRY);
+    assert_int_equal(finish[0].finish.retry_count, 1);
+    assert_true(finish[0].finish.past_deadline);
+    assert_int_equal(finish[0].finish.from, task_status_bit(TASK_SENDING));
+}
+
+static void test_stop_gives_back(void **state)
+{
+    struct fixture *f = *state;
+    struct action claims[8];
+    struct action finish[4];
+
+    answer_scans(f, NULL, 0, 4);
+    hint(f, "orders", 4, 1, T0);
+    hint(f, "orders", 4, 2, T0 + 1000);
+    tick_at(f, T0);
+    assert_int_equal(take(f, ACTION_CLAIM, claims, 8), 1);
+    sched_stop(f->s, f->now, &f->a);
+    struct claim_item item = claims[0].claim;
+    item.result = CLAIM_WON;
+    item.task = claimed_task(1, "orders", 1, 0);
+    sched_claimed(f->s, f->now, 0, &item, &f->a);
+    assert_int_equal(take(f, ACTION_FINISH, finish, 4), 1);
+    assert_int_equal(finish[0].finish.kind, FINISH_PUT_BACK);
+    assert_int_equal(finish[0].finish.retry_count, 0);
+    finished(f, &finish[0], FINISH_DONE);
+    tick_at(f, T0 + 5000);
+    assert_int_equal(f->a.n, 0);
+    assert_true(sched_is_idle(f->s));
+}
+
+static void test_pause_and_resume(void **state)
+{
+    struct fixture *f = *state;
+    struct action claims[8];
+    struct sched_explanation e;
+
+    answer_scans(f, NULL, 0, 4);
+    hint(f, "orders", 4, 1, T0 + 10);
+    f->services[0].paused = true;
+    set_services(f);
+    tick_at(f, T0 + 2000);
+    assert_int_equal(f->a.n, 0);
+    sched_explain(f->s, f->now, STR("orders"), 1, T0 + 10, &e);
+    assert_int_equal(e.gate, GATE_PAUSED);
+    f->services[0].paused = false;
+    set_services(f);
+    struct scan_row row = {
+        .id = 1, .next_attempt_time = T0 + 10, .status = TASK_PENDING, .priority = 5};
+    assert_true(answer_scans(f, &row, 1, 4) > 0);
+    assert_int_equal(take(f, ACTION_CLAIM, claims, 8), 1);
+}
+
+/* With 16 slots in all and one service that never answers, another still gets in. */
+static void test_slow_service_leaves_room(void **state)
+{
+    struct fixture *f = *state;
+    struct action claims[64];
+
+    f->services[0].concurrency = 1000;
+    add_service(f, "other", 8);
+    set_services(f);
+    answer_scans(f, NULL, 0, 4);
+    for (int64_t id = 1; id <= 100; id++)
+        hint(f, "orders", 4, id, T0);
+    hint(f, "other", 4, 500, T0);
+    tick_at(f, T0);
+    size_t n = take(f, ACTION_CLAIM, claims, 64);
+    bool other = false;
+    for (size_t i = 0; i < n; i++)
+        other |= claims[i].claim.id == 500;
+    assert_true(other);
+    assert_true(n <= 16);
+}
+
+/* A backlog larger than a lane's room is read in pieces, each row once. */
+static void test_backlog_in_pieces(void **state)
+{
+    struct fixture *f = *state;
+    struct scan_row rows[20] = {0};
+    struct action claims[64];
+    struct sched_stats stats;
+
+    for (int i = 0; i < 20; i++)
+        rows[i] = (struct scan_row){
+            .id = i + 1, .next_attempt_time = T0 - 1000, .status = TASK_PENDING, .priority = 5};
+    assert_true(answer_scans(f, rows, 20, 4) > 0);
+    assert_int_equal(take(f, ACTION_CLAIM, claims, 64), 8);
+    sched_stats(f->s, &stats);
+    assert_int_equal(stats.n_tracked, 20);
+    assert_int_equal(take(f, ACTION_SCAN, claims, 64), 0); /* 12 wait: no room for more */
+    for (size_t i = 0; i < 8; i++) {
+        struct claim_item item = claims[i].claim;
+        item.result = CLAIM_LOST;
+        sched_claimed(f->s, f->now, 0, &item, &f->a);
+    }
+    tick_at(f, T0);
+    struct action scans[8];
+    assert_int_equal(take(f, ACTION_SCAN, scans, 8), 1);
+    assert_int_equal(scans[0].scan.from_time, T0 - 1000);
+    assert_int_equal(scans[0].scan.from_id, 20);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_life, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_moved_earlier_and_early_claim, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_urgent_lane_first, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_retries_keep_to_their_slots, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_store_away, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_ghosts, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_stop_gives_back, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_pause_and_resume, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_slow_service_leaves_room, setup_small, teardown),
+        cmocka_unit_test_setup_teardown(test_backlog_in_pieces, setup, teardown),
+    };
+
+    return cmocka_run_group_tests_name("sched", tests, NULL, NULL);
+}
