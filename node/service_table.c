@@ -32,14 +32,29 @@ static int compare_name(const void *key, const void *element)
     return str_cmp(*(const struct str *)key, ((const struct service *)element)->name);
 }
 
+/* With the lock held. */
+static const struct service *find(const struct service_table *t, struct str name)
+{
+    return t->n ? bsearch(&name, t->list, t->n, sizeof(*t->list), compare_name) : NULL;
+}
+
+bool service_table_has(struct service_table *t, struct str name)
+{
+    bool has;
+
+    pthread_rwlock_rdlock(&t->lock);
+    has = find(t, name) != NULL;
+    pthread_rwlock_unlock(&t->lock);
+    return has;
+}
+
 int32_t service_table_shards(struct service_table *t, struct str name)
 {
-    const struct service *s = NULL;
+    const struct service *s;
     int32_t shards;
 
     pthread_rwlock_rdlock(&t->lock);
-    if (t->n)
-        s = bsearch(&name, t->list, t->n, sizeof(*t->list), compare_name);
+    s = find(t, name);
     shards = s ? s->shards : 1;
     pthread_rwlock_unlock(&t->lock);
     return shards;

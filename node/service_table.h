@@ -17,6 +17,7 @@ MUST_CHECK int service_table_init(struct service_table *t);
 void service_table_fini(struct service_table *t);
 /* Takes the list (one block, sorted by name). */
 void service_table_set(struct service_table *t, struct service *list, size_t n);
+bool service_table_has(struct service_table *t, struct str name);
 /* 1 when the service is unknown. */
 int32_t service_table_shards(struct service_table *t, struct str name);
 

@@ -356,7 +356,9 @@ static const struct sql_dialect pg_dialect = {
     .now = "date_trunc('milliseconds', clock_timestamp())",
     .for_update = "FOR UPDATE",
     .skip_locked = "FOR UPDATE SKIP LOCKED",
-    .table_exists = "SELECT to_regclass(?)::text",
+    /* By a query: what to_regclass found missing before the wait for the lock stays cached. */
+    .table_exists = "SELECT relname::text FROM pg_class WHERE relname = ? AND "
+                    "pg_table_is_visible(oid)",
     .migration_lock = "SELECT pg_advisory_xact_lock(7815302117260401)",
     .services_lock = "LOCK TABLE job_service IN ACCESS EXCLUSIVE MODE",
     .begin = pg_begin,

@@ -180,6 +180,20 @@ static int run_arrays(struct sql *db, const char *text, struct pg_array *a, size
     return pg_run(db, &(struct pg_query){.text = text, .arrays = a, .n_arrays = n}, err);
 }
 
+/* Likewise, with the time of the writes behind the arrays. */
+static int run_timed(struct sql *db, const char *text, struct pg_array *a, size_t n, wall_ms now,
+                     struct err *err)
+{
+    const struct sql_value at = sql_time(now);
+
+    if (!a[0].n)
+        return 0;
+    return pg_run(db,
+                  &(struct pg_query){
+                      .text = text, .arrays = a, .n_arrays = n, .scalars = &at, .n_scalars = 1},
+                  err);
+}
+
 struct writes {
     struct pg_array w[W_N];
     struct pg_array a[A_N];
@@ -203,7 +217,7 @@ static void writes_start(struct writes *s)
         pg_array_start(&s->alerts[i], PG_INT8);
 }
 
-static int writes_run(struct sql *db, struct writes *s, struct err *err)
+static int writes_run(struct sql *db, struct writes *s, wall_ms now, struct err *err)
 {
     static const char update[] =
         "UPDATE job_delay_task SET status = b, next_attempt_time = c, deadline_at = d, "
@@ -211,23 +225,25 @@ static int writes_run(struct sql *db, struct writes *s, struct err *err)
         "lane = CASE WHEN f < 0 THEN lane ELSE f END, "
         "claimed_by = CASE g WHEN 1 THEN claimed_by END, "
         "claimed_at = CASE g WHEN 1 THEN claimed_at END, "
-        "failed_at = CASE h WHEN 1 THEN {now} END, "
+        "failed_at = CASE h WHEN 1 THEN at END, "
         "last_error = coalesce(i, last_error), "
         "last_http_status = coalesce(nullif(j, 0), last_http_status), "
-        "snooze_count = snooze_count + k, updated_at = {now} "
-        "FROM unnest(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) AS w(a, b, c, d, e, f, g, h, i, j, k) "
-        "WHERE id = a";
+        "snooze_count = snooze_count + k, updated_at = at "
+        "FROM unnest(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) AS w(a, b, c, d, e, f, g, h, i, j, k), "
+        "(SELECT ?::timestamptz) AS now(at) WHERE id = a";
     static const char attempts[] =
         "INSERT INTO job_attempt (task_id, attempt, started_at, ended_at, http_status, outcome, "
-        "error, node) SELECT a, b, c, {now}, nullif(d, 0), e, f, g "
-        "FROM unnest(?, ?, ?, ?, ?, ?, ?) AS t(a, b, c, d, e, f, g)";
+        "error, node) SELECT a, b, c, at, nullif(d, 0), e, f, g "
+        "FROM unnest(?, ?, ?, ?, ?, ?, ?) AS t(a, b, c, d, e, f, g), "
+        "(SELECT ?::timestamptz) AS now(at)";
     static const char alerts[] = "INSERT INTO job_alert (task_id, attempt, next_try) "
-                                 "SELECT a, b, {now} FROM unnest(?, ?) AS t(a, b)";
-    int rc = run_arrays(db, update, s->w, W_N, err);
+                                 "SELECT a, b, at FROM unnest(?, ?) AS t(a, b), "
+                                 "(SELECT ?::timestamptz) AS now(at)";
+    int rc = run_timed(db, update, s->w, W_N, now, err);
 
     if (!rc)
-        rc = run_arrays(db, attempts, s->a, A_N, err);
-    return rc ? rc : run_arrays(db, alerts, s->alerts, 2, err);
+        rc = run_timed(db, attempts, s->a, A_N, now, err);
+    return rc ? rc : run_timed(db, alerts, s->alerts, 2, now, err);
 }
 
 static int finish_others(struct sql *db, struct ends *e, struct err *err)
@@ -258,7 +274,7 @@ static int finish_others(struct sql *db, struct ends *e, struct err *err)
         }
     }
     if (!rc)
-        rc = writes_run(db, &s, err);
+        rc = writes_run(db, &s, now, err);
     arrays_fini(s.w, W_N);
     arrays_fini(s.a, A_N);
     arrays_fini(s.alerts, 2);

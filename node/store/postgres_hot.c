@@ -25,6 +25,7 @@ enum {
     S_LANE,
     S_PRIORITY,
     S_TIME,
+    S_NEXT,
     S_RETRY,
     S_POLICY,
     S_TIMEOUT,
@@ -36,11 +37,11 @@ enum {
 static void fill_submit(struct pg_array *a, const struct submit_run *run)
 {
     static const enum pg_array_type types[S_N] = {
-        [S_ID] = PG_INT8,      [S_TRACE] = PG_TEXT,          [S_KEY] = PG_TEXT,
-        [S_SERVICE] = PG_TEXT, [S_HANDLER] = PG_TEXT,        [S_SHARD] = PG_INT8,
-        [S_LANE] = PG_INT8,    [S_PRIORITY] = PG_INT8,       [S_TIME] = PG_TIMESTAMPTZ,
-        [S_RETRY] = PG_INT8,   [S_POLICY] = PG_TEXT,         [S_TIMEOUT] = PG_INT8,
-        [S_PAYLOAD] = PG_TEXT, [S_CREATED] = PG_TIMESTAMPTZ,
+        [S_ID] = PG_INT8,          [S_TRACE] = PG_TEXT,    [S_KEY] = PG_TEXT,
+        [S_SERVICE] = PG_TEXT,     [S_HANDLER] = PG_TEXT,  [S_SHARD] = PG_INT8,
+        [S_LANE] = PG_INT8,        [S_PRIORITY] = PG_INT8, [S_TIME] = PG_TIMESTAMPTZ,
+        [S_NEXT] = PG_TIMESTAMPTZ, [S_RETRY] = PG_INT8,    [S_POLICY] = PG_TEXT,
+        [S_TIMEOUT] = PG_INT8,     [S_PAYLOAD] = PG_TEXT,  [S_CREATED] = PG_TIMESTAMPTZ,
     };
 
     for (int i = 0; i < S_N; i++)
@@ -57,6 +58,7 @@ static void fill_submit(struct pg_array *a, const struct submit_run *run)
         pg_array_add(&a[S_LANE], t->lane);
         pg_array_add(&a[S_PRIORITY], t->priority);
         pg_array_time(&a[S_TIME], t->execute_time);
+        pg_array_time(&a[S_NEXT], t->next_attempt_time);
         pg_array_add(&a[S_RETRY], t->max_retry);
         pg_array_text(&a[S_POLICY], t->policy);
         pg_array_add(&a[S_TIMEOUT], t->timeout_ms);
@@ -90,11 +92,11 @@ static int insert_set(struct sql *db, struct submit_run *run, struct pg_array *a
 {
     static const char text[] =
         "INSERT INTO job_delay_task (id, trace_id, biz_uuid, service_name, handler, shard, lane, "
-        "priority, execute_time, max_retry, policy, timeout_ms, payload_json, created_at, "
-        "status, next_attempt_time, updated_at) "
-        "SELECT a, b, c, d, e, f, g, h, i, j, k, nullif(l, 0), m, n, 'PENDING', i, n "
-        "FROM unnest(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
-        "AS t(a, b, c, d, e, f, g, h, i, j, k, l, m, n) "
+        "priority, execute_time, next_attempt_time, max_retry, policy, timeout_ms, "
+        "payload_json, created_at, status, updated_at) "
+        "SELECT a, b, c, d, e, f, g, h, i, j, k, l, nullif(m, 0), n, o, 'PENDING', o "
+        "FROM unnest(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+        "AS t(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o) "
         "{or nothing biz_uuid} RETURNING id";
     struct inserted in = {.run = run};
 

@@ -114,24 +114,25 @@ int row_claim_miss(struct sql *db, struct claim_item *item, struct str claimed_b
     return 0;
 }
 
-static int claim_one(struct sql *db, struct claim_item *item, struct str claimed_by,
+static int claim_one(struct sql *db, struct claim_item *item, struct str claimed_by, wall_ms now,
                      int64_t margin_ms, struct err *err)
 {
     static const char text[] =
         "UPDATE job_delay_task SET status = 'SENDING', attempt = attempt + 1, claimed_by = ?, "
-        "claimed_at = {now}, deadline_at = {now} + coalesce(timeout_ms, ?) + ?, "
-        "updated_at = {now} WHERE id = ? AND attempt = ? AND status IN ('PENDING', 'RETRYING') "
-        "AND next_attempt_time <= {now} RETURNING " LIVE_COLUMNS;
+        "claimed_at = ?, deadline_at = ? + coalesce(timeout_ms, ?), updated_at = ? "
+        "WHERE id = ? AND attempt = ? AND status IN ('PENDING', 'RETRYING') "
+        "AND next_attempt_time <= ? RETURNING " LIVE_COLUMNS;
     int rc;
 
     item->task = NULL;
     rc = sql_run(db,
-                 &(struct sql_query){.text = text,
-                                     SQL_PARAMS(sql_text(claimed_by), sql_int(item->timeout_ms),
-                                                sql_int(margin_ms), sql_int(item->id),
-                                                sql_int(item->attempt)),
-                                     .on_row = task_keep_row,
-                                     .ctx = &item->task},
+                 &(struct sql_query){
+                     .text = text,
+                     SQL_PARAMS(sql_text(claimed_by), sql_time(now), sql_time(now + margin_ms),
+                                sql_int(item->timeout_ms), sql_time(now), sql_int(item->id),
+                                sql_int(item->attempt), sql_time(now)),
+                     .on_row = task_keep_row,
+                     .ctx = &item->task},
                  err);
     if (rc)
         return rc;
@@ -144,11 +145,14 @@ static int claim_one(struct sql *db, struct claim_item *item, struct str claimed
 int row_claim(struct sql *db, struct claim_item **items, size_t n, struct str claimed_by,
               int64_t margin_ms, struct err *err)
 {
-    int rc = db->d->begin(db, err);
+    wall_ms now = WALL_NONE;
     size_t done = 0;
+    int rc = db->d->begin(db, err);
 
+    if (!rc)
+        rc = sql_now(db, &now, err);
     for (; !rc && done < n; done++)
-        rc = claim_one(db, items[done], claimed_by, margin_ms, err);
+        rc = claim_one(db, items[done], claimed_by, now, margin_ms, err);
     rc = sql_end(db, rc, err);
     for (size_t i = 0; rc && i < done; i++) {
         task_free(items[i]->task);
@@ -173,30 +177,33 @@ static int on_brief(void *ctx, const struct sql_value *row)
     return 0;
 }
 
-static int insert_attempt(struct sql *db, const struct finish_item *f, wall_ms started,
+static int insert_attempt(struct sql *db, const struct finish_item *f, wall_ms started, wall_ms now,
                           struct err *err)
 {
     static const char text[] =
         "INSERT INTO job_attempt (task_id, attempt, started_at, ended_at, http_status, outcome, "
-        "error, node) VALUES (?, ?, ?, {now}, ?, ?, ?, ?)";
+        "error, node) VALUES (?, ?, ?, ?, ?, ?, ?, ?)";
     struct sql_value http = sql_int(f->http_status);
 
     http.null = f->http_status == 0;
-    return sql_run(db,
-                   &(struct sql_query){.text = text,
-                                       SQL_PARAMS(sql_int(f->id), sql_int(f->attempt),
-                                                  sql_time(started), http, sql_textz(f->outcome),
-                                                  sql_text(f->error), sql_text(f->node))},
-                   err);
+    return sql_run(
+        db,
+        &(struct sql_query){.text = text,
+                            SQL_PARAMS(sql_int(f->id), sql_int(f->attempt), sql_time(started),
+                                       sql_time(now), http, sql_textz(f->outcome),
+                                       sql_text(f->error), sql_text(f->node))},
+        err);
 }
 
-static int insert_alert(struct sql *db, const struct finish_item *f, struct err *err)
+static int insert_alert(struct sql *db, const struct finish_item *f, wall_ms now, struct err *err)
 {
     static const char text[] =
-        "INSERT INTO job_alert (task_id, attempt, next_try) VALUES (?, ?, {now})";
+        "INSERT INTO job_alert (task_id, attempt, next_try) VALUES (?, ?, ?)";
 
     return sql_run(
-        db, &(struct sql_query){.text = text, SQL_PARAMS(sql_int(f->id), sql_int(f->attempt))},
+        db,
+        &(struct sql_query){.text = text,
+                            SQL_PARAMS(sql_int(f->id), sql_int(f->attempt), sql_time(now))},
         err);
 }
 
@@ -219,7 +226,7 @@ static int finish_success(struct sql *db, const struct finish_item *f, struct er
 
 /* Everything but SUCCESS stays in the live table. -1 and NULL leave a column as it is. */
 static int finish_update(struct sql *db, const struct finish_item *f, const struct task *live,
-                         struct err *err)
+                         wall_ms now, struct err *err)
 {
     static const char text[] =
         "UPDATE job_delay_task SET status = ?, next_attempt_time = ?, deadline_at = ?, "
@@ -227,9 +234,9 @@ static int finish_update(struct sql *db, const struct finish_item *f, const stru
         "lane = CASE WHEN ? < 0 THEN lane ELSE ? END, "
         "claimed_by = CASE WHEN ? = 1 THEN claimed_by ELSE NULL END, "
         "claimed_at = CASE WHEN ? = 1 THEN claimed_at ELSE NULL END, "
-        "failed_at = CASE WHEN ? = 1 THEN {now} ELSE NULL END, "
+        "failed_at = ?, "
         "last_error = coalesce(?, last_error), last_http_status = coalesce(?, last_http_status), "
-        "snooze_count = snooze_count + ?, updated_at = {now} WHERE id = ?";
+        "snooze_count = snooze_count + ?, updated_at = ? WHERE id = ?";
     struct sql_value http = sql_int(f->http_status);
     struct sql_value error = sql_text(f->error);
     struct finish_write w;
@@ -246,12 +253,12 @@ static int finish_update(struct sql *db, const struct finish_item *f, const stru
                                sql_time(w.deadline_at), sql_int(w.retry_count),
                                sql_int(w.retry_count), sql_int(w.lane), sql_int(w.lane),
                                sql_bool(w.keeps_claim), sql_bool(w.keeps_claim), sql_bool(w.failed),
-                               error, http, sql_bool(f->snoozed), sql_int(f->id))},
+                               error, http, sql_bool(f->snoozed), sql_time(now), sql_int(f->id))},
                 err);
     if (!rc && w.adds_attempt)
-        rc = insert_attempt(db, f, live->claimed_at, err);
+        rc = insert_attempt(db, f, live->claimed_at, now, err);
     if (!rc && w.adds_alert)
-        rc = insert_alert(db, f, err);
+        rc = insert_alert(db, f, now, err);
     return rc;
 }
 
@@ -283,7 +290,7 @@ static int finish_one(struct sql *db, struct finish_item *f, wall_ms now, struct
         return row_finish_miss(db, f, err);
     f->result = FINISH_DONE;
     return f->kind == FINISH_SUCCESS ? finish_success(db, f, err)
-                                     : finish_update(db, f, &live, err);
+                                     : finish_update(db, f, &live, now, err);
 }
 
 int row_finish(struct sql *db, struct finish_item **items, size_t n, struct err *err)

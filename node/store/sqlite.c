@@ -65,9 +65,17 @@ static int code_of(int sqlite_rc)
     }
 }
 
+/* No other writer's doing: this row breaks the schema's rules. */
+static bool is_bad_row(struct driver_conn *c)
+{
+    int extended = c->db ? sqlite3_extended_errcode(c->db) : 0;
+
+    return extended == SQLITE_CONSTRAINT_NOTNULL || extended == SQLITE_CONSTRAINT_CHECK;
+}
+
 static int fail(struct driver_conn *c, int sqlite_rc, struct err *err)
 {
-    return err_set(err, code_of(sqlite_rc), "SQLite: %s",
+    return err_set(err, is_bad_row(c) ? ERR_INVALID : code_of(sqlite_rc), "SQLite: %s",
                    c->db ? sqlite3_errmsg(c->db) : sqlite3_errstr(sqlite_rc));
 }
 

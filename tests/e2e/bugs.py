@@ -32,11 +32,14 @@ class Stage:
         self.receiver.close()
         self.store.close()
 
-    def start_node(self, name="node-a", **env):
+    def new_node(self, name="node-a", **env):
         node = lib.Node(self.folder, self.store.url, {f"JOBFLOW_{k}": v for k, v in env.items()},
                         name)
         self.nodes.append(node)
-        node.start()
+        return node
+
+    def start_node(self, name="node-a", **env):
+        node = self.new_node(name, **env).start()
         node.register("shop", self.receiver.url)
         return node
 
@@ -240,24 +243,43 @@ def one_name_is_one_node(s):
     check(a.events("node.superseded"), "the log says why")
 
 
-CASES = [
+@case_with_nodes
+def one_file_is_one_node(s):
+    """Two processes on one SQLite file: the second waits, says so, and takes over from a dead first."""
+    a = s.start_node("a")
+    b = s.new_node("b").start(ready=False)
+    ready = b.client.get("/readyz")
+    equal(ready.status, 503, "/readyz of the second")
+    check("another process" in ready.body["detail"], f"/readyz says: {ready.body}")
+    a.submit("one-file", "shop", "one-file", delay="1s")
+    a.kill9()
+    equal(b.wait_status("one-file", "SUCCESS")["attempt"], 1)
+
+
+TWO_NODES = [
     claim_27_a_stopping_node_keeps_its_work,
-    claim_29_a_slow_handler_is_no_ghost,
     claim_31_a_thousand_at_once_on_two_nodes,
     g5_a_paused_node_cannot_finish_what_another_took,
+    one_name_is_one_node,
+]
+
+ONE_NODE = [
+    claim_29_a_slow_handler_is_no_ghost,
     retry_43_a_task_that_kills_its_node_runs_out_of_tries,
     http_60_expect_is_answered,
     http_61_nothing_is_sent_again_behind_our_back,
     http_64_the_internal_network_stays_out_of_reach,
     database_52_a_zero_character_is_refused,
     database_53_works_without_named_statements,
-    one_name_is_one_node,
 ]
+
+# An SQLite file serves one node.
+CASES = {"sqlite": [*ONE_NODE, one_file_is_one_node], "postgres": [*ONE_NODE, *TWO_NODES]}
 
 
 def main():
     with lib.Workspace() as folder, contextlib.closing(Stage(sys.argv[1], folder)) as stage:
-        lib.run(lib.cases_of(CASES, stage))
+        lib.run(lib.cases_of(CASES[sys.argv[1]], stage))
 
 
 if __name__ == "__main__":

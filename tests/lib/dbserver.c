@@ -308,6 +308,11 @@ static int halt(struct dbserver *s, bool crash, struct err *err)
     return 0;
 }
 
+bool dbserver_is_running(const struct dbserver *s)
+{
+    return s->pid != 0;
+}
+
 int dbserver_stop(struct dbserver *s, bool crash, struct err *err)
 {
     return halt(s, crash, err);

@@ -32,6 +32,8 @@ MUST_CHECK int dbserver_stop(struct dbserver *s, bool crash, struct err *err);
 /* Starts it again on the same data and port. Errors: as dbserver_new. */
 MUST_CHECK int dbserver_start(struct dbserver *s, struct err *err);
 
+bool dbserver_is_running(const struct dbserver *s);
+
 /* postgres://postgres@127.0.0.1:<port>/<database>; the database "postgres" exists. */
 void dbserver_url(const struct dbserver *s, const char *database, char dst[DBSERVER_URL_MAX]);
 

@@ -87,13 +87,13 @@ static int64_t plan_times(struct sim *s, struct plan *p)
     struct clients *c = s->clients;
     int64_t at = draw(c, 0, s->sc->span_ms * 3 / 4);
 
-    if (s->sc->isolation && p->service) { /* a flood */
+    if (s->sc->in_order || (s->sc->isolation && p->service)) { /* a flood */
         p->due_ms = draw(c, 2000, 3000);
         return draw(c, 0, 1500);
     }
     if (s->sc->isolation || s->sc->punctual) {
         at += 3000; /* the nodes know the services by then */
-        p->due_ms = at + draw(c, 0, 6000);
+        p->due_ms = at + (s->sc->no_hints ? draw(c, 4000, 9000) : draw(c, 0, 6000));
         return at;
     }
     switch (draw(c, 0, 3)) {
@@ -192,7 +192,7 @@ bool clients_are_done(const struct sim *s)
 /* A committed write tells the owners of near tasks; not all of it arrives. */
 static void hint(struct sim *s, const struct task *t)
 {
-    for (int i = 0; i < s->sc->n_nodes; i++) {
+    for (int i = 0; i < s->sc->n_nodes && !s->sc->no_hints; i++) {
         if (s->sc->punctual || s->sc->isolation || sim_between(s, 0, 2))
             vnode_hint(s->nodes[i], t);
     }

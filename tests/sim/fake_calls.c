@@ -167,7 +167,10 @@ static int call_run(struct fake_db *db, struct call_run *c)
     }
     struct task next = *row->t;
     next.next_attempt_time = next.updated_at = fake_now(db);
+    if (next.execute_time > next.next_attempt_time)
+        next.execute_time = next.next_attempt_time;
     if (task_status_bit(next.status) & TASK_NEEDS_PERSON) {
+        fake_drop_alerts(db, next.id);
         next.status = TASK_PENDING;
         next.retry_count = 0;
         next.failed_at = WALL_NONE;

@@ -274,8 +274,8 @@ static void cancel_one(struct fake_db *db, struct cancel_op *op)
 
         next.status = TASK_CANCELLED;
         next.next_attempt_time = WALL_NONE;
-        next.failed_at = WALL_NONE;
         next.finished_at = next.updated_at = fake_now(db);
+        fake_drop_alerts(db, next.id);
         fake_write(db, row, &next, false, FAKE_CANCEL, NULL);
         op->result = CANCEL_DONE;
     } else if (row->t->status == TASK_CANCELLED) {

@@ -78,6 +78,7 @@ void fake_write(struct fake_db *db, struct fake_row *row, const struct task *nex
 bool fake_status_in(const struct fake_row *row, unsigned statuses); /* live, and one of them */
 void fake_add_attempt(struct fake_db *db, const struct task *t, const struct finish_item *f);
 void fake_add_alert(struct fake_db *db, const struct finish_item *f);
+void fake_drop_alerts(struct fake_db *db, int64_t task_id);
 void fake_drop_attempts(struct fake_db *db, int64_t task_id);
 
 /* fake_services.c: the tables beside the tasks. */

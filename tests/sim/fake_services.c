@@ -58,6 +58,17 @@ void fake_add_alert(struct fake_db *db, const struct finish_item *f)
         (struct fake_alert){.task_id = f->id, .attempt = f->attempt, .next_try = fake_now(db)};
 }
 
+void fake_drop_alerts(struct fake_db *db, int64_t task_id)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < db->n_alerts; i++) {
+        if (db->alerts[i].task_id != task_id)
+            db->alerts[kept++] = db->alerts[i];
+    }
+    db->n_alerts = kept;
+}
+
 int fake_alert_list(struct fake_db *db, struct call_alert_list *c)
 {
     wall_ms now = fake_now(db);

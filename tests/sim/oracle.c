@@ -8,7 +8,8 @@
 #include "tests/sim/vnode.h"
 
 #define ORACLE_MAX_SNOOZES 3
-#define ORACLE_LATE_MS 150 /* in scenarios where nothing is in the way */
+#define ORACLE_LATE_MS 150    /* in scenarios where nothing is in the way */
+#define ORACLE_RESCUE_MS 1500 /* a deadline, a full read and an answer */
 
 /* What is known of one task, apart from what the store says. */
 struct record {
@@ -141,6 +142,9 @@ static void check_rescue(struct sim *s, const struct fake_change *c)
         if (t->deadline_at > c->now)
             sim_fail(s, "G5: task %lld is rescued %lld ms before its deadline", (long long)t->id,
                      (long long)(t->deadline_at - c->now));
+        if (s->sc->one_dies && c->now - t->deadline_at > ORACLE_RESCUE_MS)
+            sim_fail(s, "G9: task %lld is rescued %lld ms after its deadline", (long long)t->id,
+                     (long long)(c->now - t->deadline_at));
         return;
     }
     s->met[MET_OWN_ORPHANS]++;

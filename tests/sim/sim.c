@@ -102,7 +102,14 @@ static void on_db_change(void *ctx, const struct fake_change *c)
 
 /* ---- Troubles that come at a time of their own -------------------------------------------- */
 
-enum trouble { TROUBLE_OUTAGE, TROUBLE_OUTAGE_END, TROUBLE_PAUSE, TROUBLE_STEP, TROUBLE_STOP };
+enum trouble {
+    TROUBLE_OUTAGE,
+    TROUBLE_OUTAGE_END,
+    TROUBLE_PAUSE,
+    TROUBLE_STEP,
+    TROUBLE_STOP,
+    TROUBLE_DEATH
+};
 
 struct trouble_event {
     struct sim_event ev; /* first */
@@ -179,6 +186,9 @@ static void on_trouble(struct sim *s, struct sim_event *ev)
         if (!s->healed)
             vnode_stop(n);
         break;
+    case TROUBLE_DEATH:
+        vnode_die(n);
+        break;
     }
     free(t);
 }
@@ -202,6 +212,8 @@ static void config_draw(struct sim *s, struct vnode_config *cfg)
     c->scan_interval_ms = sim_between(s, 100, 1000);
     c->slack_ms = sim_between(s, 1000, 6000);
     c->full_read_ms = sim_between(s, 2000, 20000);
+    if (s->sc->one_dies)
+        c->full_read_ms = 1000;
     c->ghost_margin_ms = sim_between(s, 1000, 3000);
     c->default_timeout_ms = sim_between(s, 500, 3000);
     c->default_concurrency = (int32_t)(calm                ? 16
@@ -348,6 +360,8 @@ void sim_run(const struct scenario *sc, uint64_t seed, const struct sim_options 
     troubles_plan(s, TROUBLE_PAUSE, sc->n_pauses);
     troubles_plan(s, TROUBLE_STEP, sc->n_steps);
     troubles_plan(s, TROUBLE_STOP, sc->n_stops);
+    if (sc->one_dies)
+        trouble_at(s, TROUBLE_DEATH, 0, s->now + sim_between(s, 4000, sc->span_ms / 2));
     run(s);
     ret->hash = s->hash;
     ret->ended_at = s->now;

@@ -42,6 +42,7 @@ enum met {
     MET_PAUSES,
     MET_CLOCK_STEPS,
     MET_STOPS,
+    MET_DEATHS,
     MET_RETRIES,
     MET_FAILURES, /* tasks that ended FAILED */
     MET_SNOOZES,
@@ -110,6 +111,9 @@ struct scenario {
     enum met must[8]; /* what all its seeds together must have met; ends with MET_DELIVERIES */
     bool isolation; /* service 0 is healthy, the others as `reactions` say; compared without them */
     bool punctual;  /* nothing is late */
+    bool no_hints;  /* … though only scans find the tasks, which are submitted early enough */
+    bool in_order;  /* a flood into few slots: the urgent go first */
+    bool one_dies;  /* node 0 dies in the middle and stays dead; its tasks are rescued in time */
 };
 extern const struct scenario scenarios[];
 extern const size_t n_scenarios;

@@ -223,6 +223,13 @@ void vnode_crash(struct vnode *n)
            on_boot);
 }
 
+void vnode_die(struct vnode *n)
+{
+    n->sim->met[MET_DEATHS]++;
+    sim_note(n->sim, "node %lld dies", n->index, 0, 0, 0);
+    vnode_down(n);
+}
+
 bool vnode_may_crash(struct vnode *n)
 {
     if (!sim_chance(n->sim, n->sim->sc->crash_rate))
@@ -309,6 +316,8 @@ void vnode_heal(struct vnode *n)
 {
     if (n->sched)
         n->offset_ms = n->sim->store_offset_ms;
+    else if (!n->boot.node.pos)
+        vnode_start(n);
 }
 
 /* ---- Hints -------------------------------------------------------------------------------- */

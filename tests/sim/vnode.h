@@ -19,6 +19,7 @@ struct vnode *vnode_new(struct sim *s, int index, const struct vnode_config *cfg
 void vnode_free(struct vnode *n);
 void vnode_start(struct vnode *n);
 void vnode_crash(struct vnode *n);
+void vnode_die(struct vnode *n);  /* until the healing */
 void vnode_stop(struct vnode *n); /* gracefully; restarts later */
 void vnode_pause(struct vnode *n, int64_t ms);
 void vnode_clock_step(struct vnode *n, int64_t ms);

@@ -4,6 +4,8 @@
 
 #include "tests/sim/vnode_internal.h"
 
+#define BOOKS_KNOWN_MS 100 /* after a task was due, the node knows it */
+
 /* Why an id counts against max_in_flight: values of the map. */
 static char busy_claim;
 static char busy_finish;
@@ -17,6 +19,26 @@ static void busy_put(struct vnode *n, int64_t id, char *why)
                  n->cfg.max_in_flight);
 }
 
+/* Nothing more urgent of the same service is left waiting. */
+static void check_order(struct vnode *n, int64_t id)
+{
+    struct sim *s = n->sim;
+    bool live;
+    const struct task *t = fake_db_find(s->db, id, &live);
+    const struct task *other;
+
+    if (t->status != TASK_PENDING)
+        return;
+    for (size_t pos = 0; (other = fake_db_each(s->db, true, &pos));) {
+        if (other->status == TASK_PENDING && other->priority > t->priority &&
+            other->next_attempt_time < sim_store_now(s) - BOOKS_KNOWN_MS &&
+            str_eq(other->service_name, t->service_name) &&
+            !map64_find(&n->busy, (uint64_t)other->id))
+            sim_fail(s, "task %lld of priority %d goes before task %lld of priority %d",
+                     (long long)id, t->priority, (long long)other->id, other->priority);
+    }
+}
+
 void books_claim(struct vnode *n, const struct claim_item *item)
 {
     struct known_service *v = &n->services[oracle_service_of(n->sim, item->id)];
@@ -26,6 +48,8 @@ void books_claim(struct vnode *n, const struct claim_item *item)
     if (map64_find(&n->busy, (uint64_t)item->id))
         sim_fail(n->sim, "node %d claims task %lld, which it has in flight", n->index,
                  (long long)item->id);
+    if (n->sim->sc->in_order)
+        check_order(n, item->id);
     busy_put(n, item->id, &busy_claim);
     if (n->stopping)
         sim_fail(n->sim, "node %d claims while it stops", n->index);
@@ -37,12 +61,12 @@ void books_claim(struct vnode *n, const struct claim_item *item)
                  v->concurrency);
 }
 
-void books_claimed(struct vnode *n, int64_t id, bool going_on)
+void books_claimed(struct vnode *n, int64_t id, enum claim_end end)
 {
-    if (going_on)
+    if (end == CLAIM_SENDS)
         return;
     n->services[oracle_service_of(n->sim, id)].n_slots--;
-    if (map64_find(&n->busy, (uint64_t)id) == &busy_claim)
+    if (end == CLAIM_OVER && map64_find(&n->busy, (uint64_t)id) == &busy_claim)
         map64_remove(&n->busy, (uint64_t)id);
 }
 
@@ -86,6 +110,7 @@ void books_finish(struct vnode *n, const struct finish_item *item)
 
     sim_note(n->sim, "node %lld finishes task %lld, attempt %lld, kind %lld", n->index, item->id,
              item->attempt, item->kind);
+    /* When a claim was given back at once is not known here: the store may have been away since. */
     if ((item->kind == FINISH_RETRY || item->kind == FINISH_PUT_BACK) && why != &busy_finish &&
         (f || !why))
         check_delay(n, item, f ? f->decided_at : vnode_now(n));

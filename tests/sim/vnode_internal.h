@@ -73,7 +73,9 @@ void vnode_drop_flights(struct vnode *n);
 
 /* vnode_books.c: what a node may ask for, counted a second time. */
 void books_claim(struct vnode *n, const struct claim_item *item);
-void books_claimed(struct vnode *n, int64_t id, bool going_on);
+/* How a claim went on: SENDS keeps its slot and its place, GIVEN_BACK its place. */
+enum claim_end { CLAIM_SENDS, CLAIM_GIVEN_BACK, CLAIM_OVER };
+void books_claimed(struct vnode *n, int64_t id, enum claim_end end);
 void books_send(struct vnode *n, const struct flight *f);
 void books_answered(struct vnode *n, const struct flight *f);
 void books_finish(struct vnode *n, const struct finish_item *item);

@@ -179,7 +179,7 @@ static void answer_claim(struct vnode *n, struct op *op)
         struct claim_item *item = &op->claim.items[i];
         int64_t id = item->id;
         size_t before = n->actions.n;
-        bool sends = false;
+        enum claim_end end = !op->rc && item->result == CLAIM_WON ? CLAIM_GIVEN_BACK : CLAIM_OVER;
 
         if (!op->rc) {
             s->met[MET_CLAIMS_LOST] += item->result == CLAIM_LOST;
@@ -188,9 +188,11 @@ static void answer_claim(struct vnode *n, struct op *op)
                                      item->task->claimed_at < op->asked_at + s->store_offset_ms;
         }
         sched_claimed(n->sched, vnode_now(n), op->rc, item, &n->actions);
-        for (size_t k = before; k < n->actions.n; k++)
-            sends |= n->actions.list[k].kind == ACTION_SEND;
-        books_claimed(n, id, sends);
+        for (size_t k = before; k < n->actions.n; k++) {
+            if (n->actions.list[k].kind == ACTION_SEND)
+                end = CLAIM_SENDS;
+        }
+        books_claimed(n, id, end);
     }
     vnode_send_all(n, from, op->asked_at);
 }

@@ -68,6 +68,30 @@ static void release(void *held, bool commit)
     PQfinish(held);
 }
 
+static void must(int rc, const struct err *err)
+{
+    if (rc) {
+        (void)fprintf(stderr, "the server: %s\n", err->text);
+        abort();
+    }
+}
+
+static void stop(const struct backend *b, bool crash)
+{
+    const struct postgres_place *place = b->ctx;
+    struct err err = {0};
+
+    must(dbserver_stop(place->server, crash, &err), &err);
+}
+
+static void start(const struct backend *b)
+{
+    const struct postgres_place *place = b->ctx;
+    struct err err = {0};
+
+    must(dbserver_start(place->server, &err), &err);
+}
+
 static void run_on_server(const struct backend *b, const char *sql)
 {
     const struct postgres_place *place = b->ctx;
@@ -95,8 +119,11 @@ static void create(const struct backend *b, char url[URL_SIZE])
 
 static void drop(const struct backend *b, const char *url)
 {
+    const struct postgres_place *place = b->ctx;
     char sql[URL_SIZE + 64];
 
+    if (!dbserver_is_running(place->server)) /* a case failed before it started it again */
+        start(b);
     (void)snprintf(sql, sizeof(sql), "DROP DATABASE %s WITH (FORCE)", strrchr(url, '/') + 1);
     run_on_server(b, sql);
 }
@@ -117,30 +144,6 @@ static bool spoil(struct task *t, unsigned i)
     else if (i == 3)
         t->payload = STR("\"a\0b\"");
     return i < 4;
-}
-
-static void must(int rc, const struct err *err)
-{
-    if (rc) {
-        (void)fprintf(stderr, "the server: %s\n", err->text);
-        abort();
-    }
-}
-
-static void stop(const struct backend *b, bool crash)
-{
-    const struct postgres_place *place = b->ctx;
-    struct err err = {0};
-
-    must(dbserver_stop(place->server, crash, &err), &err);
-}
-
-static void start(const struct backend *b)
-{
-    const struct postgres_place *place = b->ctx;
-    struct err err = {0};
-
-    must(dbserver_start(place->server, &err), &err);
 }
 
 struct backend *postgres_backend_new(struct err *err)

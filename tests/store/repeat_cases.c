@@ -85,7 +85,7 @@ static void test_claim_again(struct world *w)
 
     items[0] = claim_of(put_key(w, "won"), 0);
     late = draft(w, "late");
-    late.next_attempt_time = late.created_at + 600000;
+    late.execute_time = late.next_attempt_time = late.created_at + 600000;
     items[1] = claim_of(put(w, &late), 0);
     items[2] = claim_of(put_key(w, "lost"), 1);
     claim(w, items, 3, NODE);

@@ -86,7 +86,7 @@ static void test_order_and_bounds(struct world *w)
     for (size_t i = 0; i < n; i++) {
         struct task t = draft_key(w, world_text(w, "k%zu", i));
 
-        t.next_attempt_time = base + offsets[i];
+        t.execute_time = t.next_attempt_time = base + offsets[i];
         (void)put(w, &t);
     }
     op = scan(w, &key, 1);

@@ -47,10 +47,8 @@ static const struct migration *migrations(const struct backend *b, size_t *ret_n
 static bool spoil(struct task *t, unsigned i)
 {
     if (i == 0)
-        t->biz_uuid = STR("bad\0key");
-    else if (i == 1)
         t->handler = (struct str){0};
-    return i < 2;
+    return i < 1;
 }
 
 static sqlite3 *open_file(const char *url)

@@ -246,31 +246,32 @@ static void test_a_bad_row_fails_alone(struct world *w)
 /* The queue is bounded: what does not fit is the asker's problem at once. */
 static void test_a_full_queue(struct world *w)
 {
+    enum { N = 100 };
     struct store_config cfg = rig_config(w);
+    struct job *jobs[N];
     struct rig *r;
     void *held;
     size_t taken = 0;
-    int rc;
+    int rc = 0;
 
     cfg.queue_limit = 20;
     cfg.batch_rows = 1;
     cfg.connections = 1;
     r = rig_start(w, cfg, true);
+    for (size_t i = 0; i < N; i++)
+        jobs[i] = submit_keys(r, world_text(w, "k%zu-", i).p, 1);
     held = w->backend->hold(w->url, w->backend->lock_tasks);
-    do {
-        rc = rig_try(r, submit_keys(r, world_text(w, "k%zu-", taken).p, 1));
-        taken += rc == 0;
-    } while (!rc && taken < 100);
+    while (taken < N && (rc = rig_try(r, jobs[taken])) == 0)
+        taken++;
     w->backend->release(held, false);
     assert_int_equal(rc, ERR_BUSY);
     assert_true(taken >= 20 && taken <= 22);
     rig_wait(r);
-    for (struct job *j = r->jobs; j; j = j->next) {
-        if (j->back)
-            assert_rc(j, 0);
-    }
-    rig_post(r, submit_keys(r, "again", 1));
+    for (size_t i = 0; i < taken; i++)
+        assert_rc(jobs[i], 0);
+    rig_post(r, jobs[taken]);
     rig_wait(r);
+    assert_rc(jobs[taken], 0);
 }
 
 static void test_stop_answers_everything(struct world *w)
