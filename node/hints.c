@@ -136,8 +136,10 @@ static struct hint_mail *hints_build(struct node *n, struct walk w)
 void node_on_committed(void *ctx, struct store_op *const *ops, size_t n_ops)
 {
     struct node *n = ctx;
-    struct walk w = {
-        .ops = ops, .n_ops = n_ops, .until = store_clock_now(&n->clock) + n->cfg->lookahead_ms};
+    struct walk w = {.services = &n->services,
+                     .ops = ops,
+                     .n_ops = n_ops,
+                     .until = store_clock_now(&n->clock) + n->cfg->lookahead_ms};
     struct hint_mail *h;
 
     if (atomic_load(&n->n_hints) > NODE_HINTS_MAX)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of the HTTP interface share. Not for use outside of node/api.
  *
- * A call is one request under way: its state is one block that begins with struct api_call and lives
- * until the answer is sent. Building an answer uses the loop's buffers, which are nobody's between
- * two callbacks. */
+ * A call is one request under way: its state is one block that begins with struct api_call and
+ * lives until the answer is sent. Building an answer uses the loop's buffers, which are nobody's
+ * between two callbacks. */
 #ifndef JF_API_IMPL_H
 #define JF_API_IMPL_H
 
@@ -16,7 +16,7 @@
 #include "node/api/http.h"
 #include "node/api/problem.h"
 
-#define OWNER_OF(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
+#define OWNER_OF(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 
 #define API_MAX_PARAMS 2
 #define API_LOOK_LIMIT 5000 /* rows looked at for one page of a list */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What an asynchronous handler says of an attempt: its result, or a sign of life.
  *
- * A result reads the task (its facts decide how it goes on), ends the attempt by compare-and-set and
- * reads the task again for the answer. When the attempt turns out to have ended in between, a repeat of
- * the result that ended it is answered like the first; anything else is stale. */
+ * A result reads the task (its facts decide how it goes on), ends the attempt by compare-and-set
+ * and reads the task again for the answer. When the attempt turns out to have ended in between, a
+ * repeat of the result that ended it is answered like the first; anything else is stale. */
 #include <assert.h>
 #include <limits.h>
 #include <stdlib.h>

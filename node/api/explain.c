@@ -47,7 +47,8 @@ static const char *status_gate(enum task_status status, const char **ret_reason)
         return "in-flight";
     case TASK_FAILED:
     case TASK_MANUAL_REQUIRED:
-        *ret_reason = "Its tries are used up, or an answer forbade more. A person may run it again.";
+        *ret_reason =
+            "Its tries are used up, or an answer forbade more. A person may run it again.";
         return "failed";
     default:
         *ret_reason = "It has ended.";

@@ -10,8 +10,8 @@
 static const char *type_name(enum json_type type)
 {
     static const char *const names[] = {
-        [JSON_NULL] = "null",     [JSON_FALSE] = "false",     [JSON_TRUE] = "true",
-        [JSON_NUMBER] = "number", [JSON_STRING] = "string",   [JSON_ARRAY] = "array",
+        [JSON_NULL] = "null",     [JSON_FALSE] = "false",   [JSON_TRUE] = "true",
+        [JSON_NUMBER] = "number", [JSON_STRING] = "string", [JSON_ARRAY] = "array",
         [JSON_OBJECT] = "object",
     };
     return names[type];
@@ -116,8 +116,8 @@ bool field_int(struct fields *f, const struct json_token *value, int64_t min, in
         return wrong_type(f, value, "a whole number");
     if (!json_to_i64(value, ret) || *ret < min || *ret > max)
         return problem_set(f->problem, PROBLEM_INVALID_FIELD, f->name,
-                           "%s has to be a whole number from %lld to %lld", f->name,
-                           (long long)min, (long long)max);
+                           "%s has to be a whole number from %lld to %lld", f->name, (long long)min,
+                           (long long)max);
     return true;
 }
 
@@ -141,8 +141,8 @@ bool field_duration(struct fields *f, const struct json_token *value, int64_t mi
         char least[DURATION_TEXT_LEN + 1], most[DURATION_TEXT_LEN + 1];
         duration_format(min_ms, least);
         duration_format(max_ms, most);
-        return problem_set(f->problem, PROBLEM_INVALID_FIELD, f->name,
-                           "%s has to be from %s to %s", f->name, least, most);
+        return problem_set(f->problem, PROBLEM_INVALID_FIELD, f->name, "%s has to be from %s to %s",
+                           f->name, least, most);
     }
     return true;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An HTTP/1.1 server on libevent loops. It knows nothing of tasks: it reads requests under limits and
- * absolute deadlines, hands each to one handler and writes the answer that comes now or later.
+/* An HTTP/1.1 server on libevent loops. It knows nothing of tasks: it reads requests under limits
+ * and absolute deadlines, hands each to one handler and writes the answer that comes now or later.
  * What is wrong with a request as HTTP it answers itself, with problem documents. */
 #ifndef JF_API_HTTP_H
 #define JF_API_HTTP_H
@@ -59,14 +59,14 @@ MUST_CHECK int http_server_start(const struct http_config *cfg, struct http_serv
 /* With the real port; borrowed until http_server_stop. */
 const char *http_server_address(const struct http_server *s);
 
-/* Stops accepting and returns at once. Idle connections are closed, the others after their answer;
- * those that are still open grace_ms later are cut. Only the first call counts. */
+/* Stops accepting and returns at once. Connections without a request are closed, the others after
+ * their answer; those that are still open grace_ms later are cut. Only the first call counts. */
 void http_server_drain(struct http_server *s, int64_t grace_ms);
 
 uint32_t http_server_connections(const struct http_server *s); /* open now */
 
-/* Drains if that was not done, waits until every request that a handler has is answered, cuts what is
- * left, ends the loops and frees. NULL is accepted. Not from a loop's own thread. */
+/* Drains if that was not done, waits until every request that a handler has is answered, cuts what
+ * is left, ends the loops and frees. NULL is accepted. Not from a loop's own thread. */
 void http_server_stop(struct http_server *s);
 
 /* Sends the answer; spans may be let go on return. The request is gone afterwards. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Answers: the head is built beside the body and both leave in one system call. Only what the socket
- * does not take at once is copied, counted, and sent when it is writable. */
+/* Answers: the head is built beside the body and both leave in one system call. Only what the
+ * socket does not take at once is copied, counted, and sent when it is writable. */
 #include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
@@ -145,8 +145,8 @@ void http_on_writable(int fd, short what, void *arg)
     (void)what;
     if (c->state != CONN_WRITING)
         return;
-    ssize_t n = send(fd, c->out.data + c->out_pos, c->out.len - c->out_pos,
-                     MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t n =
+        send(fd, c->out.data + c->out_pos, c->out.len - c->out_pos, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0) {
         if (errno != EAGAIN && errno != EINTR)
             conn_close(c);

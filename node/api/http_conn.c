@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The life of a connection. It stays registered for reading while a request is under way, since
- * most clients send nothing meanwhile and two system calls a request are saved; what does come is kept
- * up to a limit, then the registration ends until the answer is out. */
+ * most clients send nothing meanwhile and two system calls a request are saved; what does come is
+ * kept up to a limit, then the registration ends until the answer is out. */
 #include <assert.h>
 #include <errno.h>
 #include <event2/event.h>
@@ -190,11 +190,22 @@ static size_t conn_take(struct conn *c, struct str in)
     return total - in.len;
 }
 
+static bool is_between_requests(const struct conn *c)
+{
+    return c->state == CONN_IDLE || (c->state == CONN_HEAD && c->head.n_bytes == 0);
+}
+
+bool conn_is_quiet(const struct conn *c)
+{
+    char byte;
+    return is_between_requests(c) && recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0;
+}
+
 static void end_of_input(struct conn *c)
 {
     if (!wants_input(c))
         return;
-    if (c->state == CONN_IDLE || (c->state == CONN_HEAD && c->head.n_bytes == 0)) {
+    if (is_between_requests(c)) {
         conn_close(c);
         return;
     }
@@ -309,7 +320,7 @@ static void on_readable(int fd, short what, void *arg)
 
 void conn_on_deadline(struct conn *c)
 {
-    if (c->state == CONN_BODY || (c->state == CONN_HEAD && c->head.n_bytes > 0)) {
+    if (wants_input(c) && !is_between_requests(c)) {
         http_fault(c, PROBLEM_REQUEST_TIMEOUT, "the request was not complete in time");
         http_send_fault(c);
     } else {

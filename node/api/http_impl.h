@@ -7,11 +7,11 @@
  *                                     └──▶ LINGER ──▶ CLOSED
  *
  * Input that comes while a request is under way is kept (`ahead`, bounded), then not read any more.
- * Each state but HANDLING has a deadline. All entries of one queue wait equally long, so a queue is in
- * order of its deadlines and a sweep looks at its front only.
+ * Each state but HANDLING has a deadline. All entries of one queue wait equally long, so a queue is
+ * in order of its deadlines and a sweep looks at its front only.
  *
- * A connection is freed after the loop's pass, never inside a callback of its own; one whose request
- * a handler still has is freed after that request's answer. */
+ * A connection is freed after the loop's pass, never inside a callback of its own; one whose
+ * request a handler still has is freed after that request's answer. */
 #ifndef JF_API_HTTP_IMPL_H
 #define JF_API_HTTP_IMPL_H
 
@@ -24,7 +24,7 @@
 #include "common/clock.h"
 #include "node/api/problem.h"
 
-#define HTTP_READ_SIZE ((size_t)16 * 1024)  /* at most this is read ahead of a request's answer */
+#define HTTP_READ_SIZE ((size_t)16 * 1024) /* at most this is read ahead of a request's answer */
 #define HTTP_BODY_READ_SIZE ((size_t)64 * 1024)
 #define HTTP_LINGER_MS 2000
 #define HTTP_REFUSE_SLACK 64 /* connections above the limit that are told why before they close */
@@ -44,7 +44,8 @@ enum conn_state {
     CONN_N_STATES
 };
 
-/* Of a request's header, what is being read and what was seen. Up to `name` all is zero at first. */
+/* Of a request's header, what is being read and what was seen. Up to `name` all is zero at first.
+ */
 struct http_head {
     size_t n_bytes; /* so far; not exact once `done` */
     size_t name_len;
@@ -146,6 +147,7 @@ struct http_server {
 void conn_open(struct http_loop *loop, int fd, bool refuse); /* takes fd */
 void conn_close(struct conn *c);
 void conn_on_deadline(struct conn *c);
+bool conn_is_quiet(const struct conn *c); /* between requests, and nothing has come */
 void conn_set(struct conn *c, enum conn_state state);
 /* After an answer went out, or failed: to the next request or the end. */
 void conn_answered(struct conn *c);

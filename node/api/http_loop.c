@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One thread's event loop: its connections, its mailbox, the sweep over deadlines. Loop 0 also
- * accepts for all and deals the connections out in turn: one listening socket, without SO_REUSEPORT,
- * so that a second process on the same port fails to start instead of taking half the requests. */
+ * accepts for all and deals the connections out in turn: one listening socket, without
+ * SO_REUSEPORT, so that a second process on the same port fails to start instead of taking half the
+ * requests. */
 #include <assert.h>
 #include <errno.h>
 #include <event2/event.h>
@@ -46,7 +47,8 @@ static void deal(struct http_loop *acceptor, int fd, bool refuse)
         atomic_fetch_sub(&s->n_conns, 1);
         return;
     }
-    *h = (struct handover){.mail.on_delivery = on_handover, .loop = loop, .fd = fd, .refuse = refuse};
+    *h = (struct handover){
+        .mail.on_delivery = on_handover, .loop = loop, .fd = fd, .refuse = refuse};
     mailbox_post(loop->mailbox, &h->mail);
 }
 
@@ -127,19 +129,29 @@ static void on_sweep(int fd, short what, void *arg)
     }
 }
 
+static void close_quiet(const struct conn_queue *q)
+{
+    for (struct conn *c = q->first, *next; c; c = next) {
+        next = c->wait_next;
+        if (conn_is_quiet(c))
+            conn_close(c);
+    }
+}
+
 static void on_drain(struct mail *m)
 {
     struct http_loop *loop = ((struct loop_mail *)m)->loop;
     loop->is_draining = true;
     loop->drain_deadline = clock_mono() + loop->server->drain_grace_ms;
     if (loop->listen_event) {
+        on_acceptable(loop->server->listen_fd, 0, loop); /* they would be reset otherwise */
         event_free(loop->listen_event);
         loop->listen_event = NULL;
         close(loop->server->listen_fd);
         loop->server->listen_fd = -1;
     }
-    while (loop->queues[CONN_IDLE].first)
-        conn_close(loop->queues[CONN_IDLE].first);
+    close_quiet(&loop->queues[CONN_IDLE]);
+    close_quiet(&loop->queues[CONN_HEAD]);
 }
 
 static void on_stop(struct mail *m)
@@ -200,8 +212,8 @@ int http_loop_init(struct http_loop *loop, struct http_server *server, unsigned 
     int rc = mailbox_new(&loop->mailbox);
     if (rc)
         return rc;
-    loop->mail_event = event_new(loop->base, mailbox_fd(loop->mailbox), EV_READ | EV_PERSIST,
-                                 on_mail, loop);
+    loop->mail_event =
+        event_new(loop->base, mailbox_fd(loop->mailbox), EV_READ | EV_PERSIST, on_mail, loop);
     loop->sweep_event = event_new(loop->base, -1, EV_PERSIST, on_sweep, loop);
     int64_t ms = sweep_interval(&server->cfg);
     struct timeval interval = {ms / 1000, ms % 1000 * 1000};

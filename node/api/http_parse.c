@@ -104,7 +104,8 @@ static int on_header_field(http_parser *parser, const char *at, size_t len)
     end_header(c);
     for (size_t i = 0; i < len; i++) {
         if (!is_token_char((unsigned char)at[i])) {
-            http_fault(c, PROBLEM_BAD_REQUEST, "a header's name has a character that none may have");
+            http_fault(c, PROBLEM_BAD_REQUEST,
+                       "a header's name has a character that none may have");
             return -1;
         }
         if (h->name_len < sizeof(h->name))
@@ -130,8 +131,7 @@ static int on_header_value(http_parser *parser, const char *at, size_t len)
 
 static bool has_body(const struct conn *c)
 {
-    return c->head.n_encoding > 0 ||
-           (c->head.n_length > 0 && c->parser.content_length > 0);
+    return c->head.n_encoding > 0 || (c->head.n_length > 0 && c->parser.content_length > 0);
 }
 
 static bool check_framing(struct conn *c)

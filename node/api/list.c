@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GET /api/delay-tasks: a page by keyset. The cursor is opaque: the id where the next page begins. */
+/* GET /api/delay-tasks: a page by keyset. The cursor is opaque: the id where the next page begins.
+ */
 #include <stdlib.h>
 #include <string.h>
 

@@ -13,7 +13,10 @@ struct route_part {
     size_t n;
 };
 
-#define PART(routes) {(routes), sizeof(routes) / sizeof((routes)[0])}
+#define PART(routes)                                                                               \
+    {                                                                                              \
+        (routes), sizeof(routes) / sizeof((routes)[0])                                             \
+    }
 static const struct route_part parts[] = {
     PART(submit_routes),  PART(task_routes),    PART(list_routes), PART(explain_routes),
     PART(attempt_routes), PART(service_routes), PART(meta_routes),

@@ -31,7 +31,8 @@ static void put_service(struct buf *b, const struct api *api, const struct servi
     json_put_string(b, s->base_url);
     buf_addf(b, ",\"hasSecret\":%s,\"policy\":", s->secret.p ? "true" : "false");
     json_put_string(b, s->policy.p ? s->policy : STR("default"));
-    buf_addf(b, ",\"shards\":%d,\"concurrency\":%d,\"timeout\":\"%s\",\"paused\":%s,\"version\":%lld",
+    buf_addf(b,
+             ",\"shards\":%d,\"concurrency\":%d,\"timeout\":\"%s\",\"paused\":%s,\"version\":%lld",
              (int)s->shards, (int)(s->concurrency > 0 ? s->concurrency : cfg->default_concurrency),
              timeout, s->paused ? "true" : "false", (long long)s->version);
     put_time(b, "createdAt", s->created_at);
@@ -344,8 +345,7 @@ const struct route service_routes[6] = {
     {VERB_GET, "/api/services/{name}", sizeof(struct services_state), get_handle, services_fini},
     {VERB_PUT, "/api/services/{name}", sizeof(struct put_state), put_handle, put_fini},
     {VERB_DELETE, "/api/services/{name}", sizeof(struct delete_state), delete_handle, NULL},
-    {VERB_POST, "/api/services/{name}/pause", sizeof(struct pause_state), pause_handle,
-     pause_fini},
+    {VERB_POST, "/api/services/{name}/pause", sizeof(struct pause_state), pause_handle, pause_fini},
     {VERB_POST, "/api/services/{name}/resume", sizeof(struct pause_state), resume_handle,
      pause_fini},
 };

@@ -64,7 +64,8 @@ static void put_refusal(struct buf *b, const struct submit_item *item, enum prob
     const struct task *e = item->existing;
     struct problem p;
     if (kind == PROBLEM_KEY_TAKEN)
-        problem_set(&p, kind, "bizUuid", "this bizUuid belongs to a task of service %.*s, handler %.*s",
+        problem_set(&p, kind, "bizUuid",
+                    "this bizUuid belongs to a task of service %.*s, handler %.*s",
                     STR_ARG(e->service_name), STR_ARG(e->handler));
     else if (kind == PROBLEM_NOT_STORABLE)
         problem_set(&p, kind, NULL, "%s", item->err.text);

@@ -28,8 +28,7 @@ static struct task *task_of(struct fields *f)
 static bool read_biz_uuid(struct fields *f, const struct json_token *value)
 {
     struct task *t = task_of(f);
-    return field_string(f, value, &t->biz_uuid) &&
-           check_biz_uuid(f->problem, f->name, t->biz_uuid);
+    return field_string(f, value, &t->biz_uuid) && check_biz_uuid(f->problem, f->name, t->biz_uuid);
 }
 
 static bool read_service_name(struct fields *f, const struct json_token *value)

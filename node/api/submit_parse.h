@@ -6,8 +6,8 @@
 #include "node/api/api_impl.h"
 #include "node/api/fields.h"
 
-/* Reads the object at token `obj` of loop->doc. Fills item->task (which item points to already), with
- * strings that point into the body or c->text, and the rules of the item. */
+/* Reads the object at token `obj` of loop->doc. Fills item->task (which item points to already),
+ * with strings that point into the body or c->text, and the rules of the item. */
 bool submit_parse(struct api_call *c, uint32_t obj, wall_ms now, struct submit_item *item,
                   struct problem *p);
 

@@ -262,9 +262,9 @@ bool sched_hint(struct sched *s, wall_ms now, struct str service_name, int32_t s
     s->now = now;
     if (!v || v->gone)
         return false;
+    struct lane *l = svc_lane(s, v, shard, lane); /* new ones are scanned from now on */
     if (v->conf->paused || s->stopping || next_attempt_time > now + s->cfg.lookahead_ms)
         return true;
-    struct lane *l = svc_lane(s, v, shard, lane);
     struct entry *e = sched_entry(s, id);
 
     if (e && is_queued(e->track) && e->lane != l && e->attempt <= attempt) {

@@ -118,7 +118,8 @@ void sched_check(const struct sched *s)
         assert(is_timed == (e->timer.pos != 0));
         assert((e->finish != NULL) == (e->track == TRACK_FINISHING || e->track == TRACK_PARKED));
         assert(e->track != TRACK_GHOST || e->ghost);
-        assert(e->lane->n_tracked <= s->cfg.lane_limit);
+        /* Claims come back to a lane that was filled up meanwhile. */
+        assert(e->lane->n_tracked <= s->cfg.lane_limit + s->cfg.max_in_flight);
     }
     for (int i = 0; i < TRACK_N; i++)
         assert(n_tracks[i] == s->n_tracks[i]);

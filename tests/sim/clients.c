@@ -193,7 +193,7 @@ bool clients_are_done(const struct sim *s)
 static void hint(struct sim *s, const struct task *t)
 {
     for (int i = 0; i < s->sc->n_nodes && !s->sc->no_hints; i++) {
-        if (s->sc->punctual || s->sc->isolation || sim_between(s, 0, 2))
+        if (s->sc->punctual || s->sc->isolation || s->sc->in_order || sim_between(s, 0, 2))
             vnode_hint(s->nodes[i], t);
     }
 }

@@ -21,7 +21,7 @@
     "SELECT count(*) FROM job_delay_task AS l JOIN job_delay_task_history AS h "                   \
     "ON l.biz_uuid = h.biz_uuid OR l.id = h.id"
 
-enum { KEYS = 30, BATCH = 10, TURNS = 250, SUBMITTERS = 2 };
+enum { KEYS = 30, BATCH = 10, TURNS = 120, SUBMITTERS = 2 };
 
 struct churn {
     struct world *w;
@@ -64,7 +64,8 @@ static bool check(struct churn *c, int rc, const struct err *err)
         check((c), rc_, (err));                                                                    \
     })
 
-static void submit_some(struct churner *me)
+/* Returns how many were new. */
+static size_t submit_some(struct churner *me)
 {
     struct churn *c = me->c;
     size_t from = rng_below(&me->rng, KEYS - BATCH + 1);
@@ -72,6 +73,7 @@ static void submit_some(struct churner *me)
     struct submit_item items[BATCH];
     struct submit_item *list[BATCH];
     struct err err = {0};
+    size_t created = 0;
 
     for (size_t i = 0; i < BATCH; i++) {
         struct task *t = &tasks[i];
@@ -90,20 +92,36 @@ static void submit_some(struct churner *me)
         list[i] = &items[i];
     }
     if (!TRY(c, &err, c->w->d->submit(me->conn, list, BATCH, &err)))
-        return;
+        return 0;
     for (size_t i = 0; i < BATCH; i++) {
-        if (items[i].result == SUBMIT_CREATED)
-            (void)atomic_fetch_add(&c->created, 1);
+        created += items[i].result == SUBMIT_CREATED;
         task_free(items[i].existing);
     }
+    (void)atomic_fetch_add(&c->created, (int64_t)created);
+    return created;
+}
+
+/* Forgets what has ended, so that keys live again. */
+static void purge_some(struct churner *me)
+{
+    struct call_purge c = {.call = {.op = {.kind = STORE_CALL}, .what = CALL_PURGE},
+                           .history_before = me->c->base + 3600000,
+                           .failed_before = 0,
+                           .limit = KEYS};
+    struct err err = {0};
+
+    if (TRY(me->c, &err, me->c->w->d->call(me->conn, &c.call, &err)))
+        (void)atomic_fetch_add(&me->c->deleted, c.n_deleted);
 }
 
 static void *run_submitter(void *arg)
 {
     struct churner *me = arg;
 
-    for (int turn = 0; turn < TURNS; turn++)
-        submit_some(me);
+    for (int turn = 0; turn < TURNS; turn++) {
+        if (!submit_some(me))
+            purge_some(me);
+    }
     if (atomic_fetch_sub(&me->c->living, 1) == 1)
         atomic_store(&me->c->over, true);
     return NULL;
@@ -208,19 +226,6 @@ static void cancel_some(struct churner *me)
     }
 }
 
-/* Forgets what has ended, so that keys live again. */
-static void purge_some(struct churner *me)
-{
-    struct call_purge c = {.call = {.op = {.kind = STORE_CALL}, .what = CALL_PURGE},
-                           .history_before = me->c->base + 3600000,
-                           .failed_before = 0,
-                           .limit = KEYS};
-    struct err err = {0};
-
-    if (TRY(me->c, &err, me->c->w->d->call(me->conn, &c.call, &err)))
-        (void)atomic_fetch_add(&me->c->deleted, c.n_deleted);
-}
-
 static void *run_canceller(void *arg)
 {
     struct churner *me = arg;
@@ -264,8 +269,10 @@ static void test_keys_under_three_connections(struct world *w)
         churners[i] = (struct churner){.c = c, .conn = world_connect(w), .rng = {i + 1}};
         assert_int_equal(pthread_create(&churners[i].thread, NULL, runs[i], &churners[i]), 0);
     }
-    while (!atomic_load(&c->over))
+    while (!atomic_load(&c->over)) {
         in_both += sql_value(w, BOTH_TABLES);
+        nap();
+    }
     for (size_t i = 0; i < N; i++)
         assert_int_equal(pthread_join(churners[i].thread, NULL), 0);
     if (c->first_rc)

@@ -8,9 +8,13 @@
 #include "tests/lib/dbserver.h"
 #include "tests/store/backends.h"
 
+#define DATABASES_MAX 32 /* at once */
+
+/* Databases are emptied and used again: to create and drop one takes the server half a second. */
 struct postgres_place {
     struct dbserver *server;
-    unsigned n; /* databases made so far */
+    bool exists[DATABASES_MAX];
+    bool in_use[DATABASES_MAX];
 };
 
 static PGconn *open_db(const char *url)
@@ -107,25 +111,40 @@ static void run_on_server(const struct backend *b, const char *sql)
 static void create(const struct backend *b, char url[URL_SIZE])
 {
     struct postgres_place *place = b->ctx;
-    char name[32];
+    unsigned i = 0;
+    char name[16];
     char sql[64];
 
     _Static_assert(DBSERVER_URL_MAX <= URL_SIZE, "the URL fits");
-    (void)snprintf(name, sizeof(name), "t%u", place->n++);
+    while (i < DATABASES_MAX && place->in_use[i])
+        i++;
+    if (i == DATABASES_MAX)
+        abort();
+    (void)snprintf(name, sizeof(name), "t%u", i);
     (void)snprintf(sql, sizeof(sql), "CREATE DATABASE %s", name);
-    run_on_server(b, sql);
+    if (!place->exists[i])
+        run_on_server(b, sql);
+    place->exists[i] = place->in_use[i] = true;
     dbserver_url(place->server, name, url);
 }
 
 static void drop(const struct backend *b, const char *url)
 {
-    const struct postgres_place *place = b->ctx;
-    char sql[URL_SIZE + 64];
+    struct postgres_place *place = b->ctx;
+    const char *name = strrchr(url, '/') + 1;
+    char sql[128];
+    PGconn *db;
 
     if (!dbserver_is_running(place->server)) /* a case failed before it started it again */
         start(b);
-    (void)snprintf(sql, sizeof(sql), "DROP DATABASE %s WITH (FORCE)", strrchr(url, '/') + 1);
-    run_on_server(b, sql);
+    db = open_db(url);
+    (void)snprintf(sql, sizeof(sql), "ALTER DATABASE %s RESET ALL", name);
+    must_run(db, "SET client_min_messages = error;"
+                 "DROP SCHEMA IF EXISTS other CASCADE; DROP SCHEMA public CASCADE;"
+                 "CREATE SCHEMA public");
+    must_run(db, sql);
+    PQfinish(db);
+    place->in_use[strtoul(name + 1, NULL, 10)] = false;
 }
 
 static const struct migration *migrations(const struct backend *b, size_t *ret_n)

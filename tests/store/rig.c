@@ -113,11 +113,11 @@ struct rig *rig_start(struct world *w, struct store_config cfg, bool wait)
         fail_msg("store_start: %s: %s", err_name(rc), err.text);
     r->port = store_port(r->store);
     if (wait)
-        rig_wait_up(r, true);
+        rig_wait_up(r);
     return r;
 }
 
-void rig_wait_up(struct rig *r, bool up)
+static void wait_for_state(struct rig *r, bool up)
 {
     mono_ms until = clock_mono() + DEADLINE_MS;
 
@@ -125,6 +125,28 @@ void rig_wait_up(struct rig *r, bool up)
         assert_true(clock_mono() < until);
         rig_deliver(r, 1);
     }
+}
+
+void rig_wait_up(struct rig *r)
+{
+    wait_for_state(r, true);
+}
+
+void rig_wait_down(struct rig *r)
+{
+    struct job *end = rig_job(r, STORE_FINISH);
+
+    end->finish_item = (struct finish_item){.id = INT64_MAX,
+                                            .kind = FINISH_SUCCESS,
+                                            .from = TASK_IN_FLIGHT,
+                                            .next_attempt_time = WALL_NONE,
+                                            .outcome = "success"};
+    end->finish.items = &end->finish_item;
+    end->finish.n = 1;
+    rig_post(r, end);
+    rig_post(r, rig_claim_job(r, INT64_MAX, 0));
+    rig_post(r, rig_job(r, STORE_SCAN));
+    wait_for_state(r, false);
 }
 
 /* ---- Jobs ---------------------------------------------------------------------------------- */

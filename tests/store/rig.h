@@ -65,6 +65,9 @@ void rig_post(struct rig *r, struct job *j);
 /* Delivers what comes within `ms`, at least once. */
 void rig_deliver(struct rig *r, int ms);
 void rig_wait(struct rig *r); /* until nothing is out */
-void rig_wait_up(struct rig *r, bool up);
+void rig_wait_up(struct rig *r);
+/* Until the store knows that its database is gone: it learns from operations, which this posts,
+ * one for each of its threads. They come back when the database does. */
+void rig_wait_down(struct rig *r);
 
 #endif

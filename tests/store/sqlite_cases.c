@@ -52,6 +52,22 @@ static void test_a_second_process_is_refused(struct world *w)
     rig_wait(r);
 }
 
+/* The lock is the process's, whichever of its connections comes and goes. */
+static void test_a_closed_connection_lets_nobody_in(struct world *w)
+{
+    const struct driver_options opt = {.statement_timeout_ms = 1000, .named_statements = true};
+    struct driver_conn *second = NULL;
+    char *warning = NULL;
+    struct err err = {0};
+    char out[1024];
+
+    assert_int_equal(w->d->open(w->url, &opt, &second, &warning, &err), 0);
+    free(warning);
+    w->d->close(second);
+    assert_int_equal(probe(w, out, sizeof(out)), 1);
+    (void)put_key(w, "k");
+}
+
 static void test_the_next_process_may_have_it(struct world *w)
 {
     const char *url = world_empty(w);
@@ -104,6 +120,8 @@ static void test_durable_settings(struct world *w)
 
 static const struct test_case cases[] = {
     {"sqlite: a second process is refused", test_a_second_process_is_refused, NEEDS_FILE},
+    {"sqlite: a closed connection lets nobody in", test_a_closed_connection_lets_nobody_in,
+     NEEDS_FILE},
     {"sqlite: the next process may have it", test_the_next_process_may_have_it, NEEDS_FILE},
     {"sqlite: other programs read meanwhile", test_other_programs_read_meanwhile, NEEDS_FILE},
     {"sqlite: a long reader holds nothing up", test_a_long_reader_holds_nothing_up, NEEDS_FILE},

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whatever is wrong with a request: a problem that names the field, and nothing reaches the store. */
+/* Whatever is wrong with a request: a problem that names the field, and nothing reaches the store.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -178,8 +179,8 @@ static void test_submit(void **state)
     assert_int_equal(counter_get(&fixture.counters.http_requests), n);
 }
 
-/* A task that is refused alone is refused in a batch, with the same field; what is no JSON fails the
- * batch as a whole. */
+/* A task that is refused alone is refused in a batch, with the same field; what is no JSON fails
+ * the batch as a whole. */
 static void test_submit_in_batch(void **state)
 {
     (void)state;
@@ -500,8 +501,8 @@ static void test_types_and_methods(void **state)
 {
     (void)state;
     ask("POST", "/api/delay-tasks", "Content-Type: text/plain\r\n", "{}", 415, "");
-    ask("POST", "/api/delay-tasks", "Content-Type: application/x-www-form-urlencoded\r\n", "a=b", 415,
-        "");
+    ask("POST", "/api/delay-tasks", "Content-Type: application/x-www-form-urlencoded\r\n", "a=b",
+        415, "");
     ask("POST", "/api/delay-tasks", "Content-Type: application/jsonx\r\n", "{}", 415, "");
     ask("POST", "/api/delay-tasks", "Content-Type:\r\n", "{}", 415, "");
     ask("POST", "/api/delay-tasks", "", "{}", 400, "");
@@ -530,11 +531,11 @@ static void test_types_and_methods(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_submit),         cmocka_unit_test(test_submit_in_batch),
-        cmocka_unit_test(test_batch),          cmocka_unit_test(test_deep_and_large),
-        cmocka_unit_test(test_change),         cmocka_unit_test(test_paths),
-        cmocka_unit_test(test_list),           cmocka_unit_test(test_service),
-        cmocka_unit_test(test_attempt),        cmocka_unit_test(test_types_and_methods),
+        cmocka_unit_test(test_submit),  cmocka_unit_test(test_submit_in_batch),
+        cmocka_unit_test(test_batch),   cmocka_unit_test(test_deep_and_large),
+        cmocka_unit_test(test_change),  cmocka_unit_test(test_paths),
+        cmocka_unit_test(test_list),    cmocka_unit_test(test_service),
+        cmocka_unit_test(test_attempt), cmocka_unit_test(test_types_and_methods),
     };
     return cmocka_run_group_tests_name("api_bad", tests, start, stop);
 }

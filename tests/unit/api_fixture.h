@@ -26,9 +26,9 @@ struct fake_store {
     pthread_cond_t changed;
     struct store_op *first, *last;
     bool is_stopping;
-    bool is_held;       /* takes operations and does not answer them yet */
-    atomic_int refuse;  /* what `post` returns instead of taking an operation */
-    atomic_int fail;    /* what operations come back with, without effect */
+    bool is_held;      /* takes operations and does not answer them yet */
+    atomic_int refuse; /* what `post` returns instead of taking an operation */
+    atomic_int fail;   /* what operations come back with, without effect */
     atomic_uint n_posts;
     atomic_bool lose_finish; /* the next FINISH is lost to a rescue */
     struct task *tasks[FAKE_MAX_TASKS];

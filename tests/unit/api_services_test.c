@@ -239,8 +239,8 @@ static void test_heartbeat(void **state)
     free(text);
     fake_put(&f.store, "a", TASK_RETRYING, 1);
     call("POST", BEAT("1"), NULL, 409);
-    expect_problem(&f, "POST", "/api/attempts/00000000000000010000000000001235/1/heartbeat", NULL, 404,
-                   "traceId");
+    expect_problem(&f, "POST", "/api/attempts/00000000000000010000000000001235/1/heartbeat", NULL,
+                   404, "traceId");
 }
 
 /* ---- For machines ------------------------------------------------------------------------ */
@@ -269,7 +269,8 @@ static void test_meta(void **state)
     answer_free(&a);
     client_call(f.address, "GET", "/openapi.yaml", NULL, &a);
     assert_int_equal(a.status, 200);
-    assert_string_equal(answer_header(&a, "Content-Type", value, sizeof(value)), "application/yaml");
+    assert_string_equal(answer_header(&a, "Content-Type", value, sizeof(value)),
+                        "application/yaml");
     assert_non_null(strstr(a.body, "\nopenapi: 3.1.0\n"));
     assert_non_null(strstr(a.body, "urn:jobflow:problem:http-version")); /* whole, to its end */
     answer_free(&a);
@@ -297,11 +298,10 @@ static void test_drain(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_services),           TEST(test_pause_and_delete),
-        TEST(test_success),            TEST(test_failure),
-        TEST(test_final_and_snooze),   TEST(test_retry_after_and_policy),
-        TEST(test_stale),              TEST(test_heartbeat),
-        TEST(test_meta),               TEST(test_drain),
+        TEST(test_services), TEST(test_pause_and_delete), TEST(test_success),
+        TEST(test_failure),  TEST(test_final_and_snooze), TEST(test_retry_after_and_policy),
+        TEST(test_stale),    TEST(test_heartbeat),        TEST(test_meta),
+        TEST(test_drain),
     };
     return cmocka_run_group_tests_name("api_services", tests, NULL, NULL);
 }

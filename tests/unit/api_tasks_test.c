@@ -15,8 +15,7 @@
 
 #define TASKS "/api/delay-tasks"
 #define KEY(key) "{\"bizUuid\":\"" key "\",\"serviceName\":\"s\",\"handler\":\"h\"}"
-#define TASK(key, more)                                                                            \
-    "{\"bizUuid\":\"" key "\",\"serviceName\":\"s\",\"handler\":\"h\"," more "}"
+#define TASK(key, more) "{\"bizUuid\":\"" key "\",\"serviceName\":\"s\",\"handler\":\"h\"," more "}"
 
 static struct api_fixture f;
 
@@ -77,8 +76,8 @@ static void test_conflicts(void **state)
 {
     (void)state;
     call("POST", TASKS, KEY("a"), 201);
-    char *text = expect_call(&f, "POST", TASKS,
-                             "{\"bizUuid\":\"a\",\"serviceName\":\"other\",\"handler\":\"h\"}", 409);
+    char *text = expect_call(
+        &f, "POST", TASKS, "{\"bizUuid\":\"a\",\"serviceName\":\"other\",\"handler\":\"h\"}", 409);
     expect_json(text, "type", "\"urn:jobflow:problem:key-taken\"");
     expect_json(text, "field", "\"bizUuid\"");
     expect_json(text, "serviceName", "\"s\"");
@@ -88,7 +87,8 @@ static void test_conflicts(void **state)
     expect_json(text, "type", "\"urn:jobflow:problem:already-exists\"");
     expect_json(text, "traceId", "\"00000000000000010000000000001234\"");
     free(text);
-    text = expect_call(&f, "POST", TASKS, TASK("a", "\"onConflict\":\"replace\",\"payload\":7"), 200);
+    text =
+        expect_call(&f, "POST", TASKS, TASK("a", "\"onConflict\":\"replace\",\"payload\":7"), 200);
     expect_json(text, "replaced", "true");
     expect_json(text, "payload", "7");
     free(text);
@@ -110,17 +110,28 @@ static void test_conflicts(void **state)
 static void test_payload_bytes(void **state)
 {
     static const char *const payloads[] = {
-        "null", "true", "\"\"", "[]", "{}", "18446744073709551615", "1e400", "1.10", "-0",
-        "9007199254740993", "{\"ns\":1491926160718000000, \"a\" : [ 1,2 ]}",
-        "\"\\u00e9\\ud83d\\ude00\\/\"", "\"\xc3\xa9\xf0\x9f\x98\x80\"", "\"\\u2028\"",
+        "null",
+        "true",
+        "\"\"",
+        "[]",
+        "{}",
+        "18446744073709551615",
+        "1e400",
+        "1.10",
+        "-0",
+        "9007199254740993",
+        "{\"ns\":1491926160718000000, \"a\" : [ 1,2 ]}",
+        "\"\\u00e9\\ud83d\\ude00\\/\"",
+        "\"\xc3\xa9\xf0\x9f\x98\x80\"",
+        "\"\\u2028\"",
     };
     (void)state;
     for (size_t i = 0; i < sizeof(payloads) / sizeof(payloads[0]); i++) {
         char body[300], key[16];
         snprintf(key, sizeof(key), "k%zu", i);
         snprintf(body, sizeof(body),
-                 "{\"bizUuid\":\"%s\",\"serviceName\":\"s\",\"handler\":\"h\",\"payload\": %s }", key,
-                 payloads[i]);
+                 "{\"bizUuid\":\"%s\",\"serviceName\":\"s\",\"handler\":\"h\",\"payload\": %s }",
+                 key, payloads[i]);
         char *text = expect_call(&f, "POST", TASKS, body, 201);
         expect_json(text, "payload", payloads[i]);
         free(text);
@@ -138,7 +149,8 @@ static void test_fields(void **state)
 {
     (void)state;
     call("POST", TASKS,
-         "{\"bizUuid\":\"\\u00e9 \\\"\\/1\",\"serviceName\":\"shard\\u0065d\",\"handler\":\"x.y-z_1\","
+         "{\"bizUuid\":\"\\u00e9 "
+         "\\\"\\/1\",\"serviceName\":\"shard\\u0065d\",\"handler\":\"x.y-z_1\","
          "\"executeTime\":\"2030-01-31T12:00:00.5+08:00\",\"maxRetry\":0,\"policy\":\"slow\","
          "\"priority\":9,\"timeout\":\"1m30s\"}",
          201);
@@ -172,8 +184,8 @@ static void test_fields(void **state)
 static wall_ms time_of(const char *key, const char *member, wall_ms *ret_created)
 {
     char body[300];
-    snprintf(body, sizeof(body), "{\"bizUuid\":\"%s\",\"serviceName\":\"s\",\"handler\":\"h\"%s}", key,
-             member);
+    snprintf(body, sizeof(body), "{\"bizUuid\":\"%s\",\"serviceName\":\"s\",\"handler\":\"h\"%s}",
+             key, member);
     call("POST", TASKS, body, 201);
     struct task *t = fake_get(&f.store, key);
     wall_ms when = t->execute_time;
@@ -195,7 +207,8 @@ static void test_times(void **state)
     assert_true(time_of("t7", ",\"delay\":0", &created) == created);
     assert_true(time_of("t8", ",\"delay\":\"3650d\"", &created) ==
                 created + INT64_C(3650) * 86400000);
-    assert_true(time_of("t9", ",\"executeTime\":1900000000123", &created) == INT64_C(1900000000123));
+    assert_true(time_of("t9", ",\"executeTime\":1900000000123", &created) ==
+                INT64_C(1900000000123));
     assert_true(time_of("t10", ",\"executeTime\":5", &created) == created);
     assert_true(time_of("t11", ",\"executeTime\":-5", &created) == created);
     assert_true(time_of("t12", ",\"executeTime\":\"0001-01-01T00:00:00Z\"", &created) == created);
@@ -225,11 +238,11 @@ static void test_batch(void **state)
 {
     (void)state;
     call("POST", TASKS, KEY("old"), 201);
-    char *text = expect_call(&f, "POST", TASKS "/batch",
-                             "{\"tasks\":[" KEY("b1") "," TASK("b2", "\"priority\":10") ",5," KEY(
-                                 "b1") "," KEY("old") "," TASK("old", "\"onConflict\":\"reject\"")
-                                                          "," KEY("b\\u0033") "]}",
-                             200);
+    char *text = expect_call(
+        &f, "POST", TASKS "/batch",
+        "{\"tasks\":[" KEY("b1") "," TASK("b2", "\"priority\":10") ",5," KEY("b1") "," KEY(
+            "old") "," TASK("old", "\"onConflict\":\"reject\"") "," KEY("b\\u0033") "]}",
+        200);
     expect_json(text, "results.0.status", "201");
     expect_json(text, "results.0.task.bizUuid", "\"b1\"");
     expect_json(text, "results.1.status", "400");
@@ -251,7 +264,8 @@ static void test_batch(void **state)
     static char body[200000];
     size_t n = (size_t)sprintf(body, "{\"tasks\":[");
     for (int i = 0; i < 1000; i++)
-        n += (size_t)sprintf(body + n, "%s{\"bizUuid\":\"m%d\",\"serviceName\":\"s\",\"handler\":\"h\"}",
+        n += (size_t)sprintf(body + n,
+                             "%s{\"bizUuid\":\"m%d\",\"serviceName\":\"s\",\"handler\":\"h\"}",
                              i ? "," : "", i);
     sprintf(body + n, "]}");
     unsigned posts = atomic_load(&f.store.n_posts);
@@ -430,8 +444,8 @@ static void test_list(void **state)
     cursor[0] = '\0';
     int seen = 129;
     for (;;) {
-        snprintf(path, sizeof(path), TASKS "?limit=20&service=s1%s%.*s", cursor[0] ? "&cursor=" : "",
-                 cursor[0] ? 16 : 0, cursor + 1);
+        snprintf(path, sizeof(path), TASKS "?limit=20&service=s1%s%.*s",
+                 cursor[0] ? "&cursor=" : "", cursor[0] ? 16 : 0, cursor + 1);
         text = expect_call(&f, "GET", path, NULL, 200);
         for (int i = 0; i < 20; i++, seen -= 2) {
             char at[64], wanted[32];
@@ -530,7 +544,8 @@ static void test_clients_die(void **state)
     fake_hold(&f.store, true);
     for (size_t i = 0; i < 60; i++) {
         char request[400], body[200];
-        snprintf(body, sizeof(body), "{\"bizUuid\":\"d%zu\",\"serviceName\":\"s\",\"handler\":\"h\"}", i);
+        snprintf(body, sizeof(body),
+                 "{\"bizUuid\":\"d%zu\",\"serviceName\":\"s\",\"handler\":\"h\"}", i);
         snprintf(request, sizeof(request),
                  "POST /api/delay-tasks HTTP/1.1\r\nHost: h\r\nContent-Length: %zu\r\n\r\n%s",
                  strlen(body), body);
@@ -557,11 +572,21 @@ static void test_clients_die(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_new_and_duplicate), TEST(test_conflicts), TEST(test_payload_bytes),
-        TEST(test_fields),            TEST(test_times),     TEST(test_location),
-        TEST(test_batch),             TEST(test_get),       TEST(test_cancel),
-        TEST(test_change),            TEST(test_run),       TEST(test_explain),
-        TEST(test_list),              TEST(test_unavailable), TEST(test_clients_die),
+        TEST(test_new_and_duplicate),
+        TEST(test_conflicts),
+        TEST(test_payload_bytes),
+        TEST(test_fields),
+        TEST(test_times),
+        TEST(test_location),
+        TEST(test_batch),
+        TEST(test_get),
+        TEST(test_cancel),
+        TEST(test_change),
+        TEST(test_run),
+        TEST(test_explain),
+        TEST(test_list),
+        TEST(test_unavailable),
+        TEST(test_clients_die),
     };
     return cmocka_run_group_tests_name("api_tasks", tests, NULL, NULL);
 }

@@ -31,7 +31,8 @@ static void expect_answer(struct client *c, int status, const char *body)
 
 /* ---- Deadlines --------------------------------------------------------------------------- */
 
-/* Sends a byte every few milliseconds, for ever, and expects to be cut off with 408 all the same. */
+/* Sends a byte every few milliseconds, for ever, and expects to be cut off with 408 all the same.
+ */
 static void drip(struct fixture *f, const char *begin)
 {
     struct client c;
@@ -153,7 +154,8 @@ static void test_pipeline(void **state)
     fixture_stop(&f);
 }
 
-/* While a request is under way only so much is read ahead of its answer: the sender is held back. */
+/* While a request is under way only so much is read ahead of its answer: the sender is held back.
+ */
 static void test_read_ahead_is_bounded(void **state)
 {
     struct fixture f;
@@ -250,8 +252,9 @@ static void test_memory_limit(void **state)
     (void)state;
     cfg.max_memory = 250000;
     fixture_start(&f, &cfg);
-    int n = snprintf(request, sizeof(request),
-                     "POST /held HTTP/1.1\r\nHost: h\r\nContent-Length: 100000\r\n\r\n%0100000d", 0);
+    int n =
+        snprintf(request, sizeof(request),
+                 "POST /held HTTP/1.1\r\nHost: h\r\nContent-Length: 100000\r\n\r\n%0100000d", 0);
     for (unsigned i = 0; i < 2; i++) {
         client_open(&clients[i], f.address);
         assert_true(client_try_send(&clients[i], request, (size_t)n));
@@ -300,7 +303,7 @@ static void test_drain(void **state)
 {
     struct fixture f;
     struct http_config cfg = fixture_config();
-    struct client idle, held, partial, late;
+    struct client idle, fresh, held, partial, late;
     struct answer_text a;
     char value[16];
     (void)state;
@@ -314,8 +317,11 @@ static void test_drain(void **state)
     client_open(&held, f.address);
     client_send(&held, GET("/held"));
     fixture_wait_held(&f, 1);
+    client_open(&fresh, f.address);
+    fixture_wait_connections(&f, 4);
     http_server_drain(f.server, 20000);
     client_expect_end(&idle);
+    client_expect_end(&fresh);
     assert_false(client_try_open(&late, f.address));
     client_send(&partial, "TP/1.1\r\nHost: h\r\n\r\n");
     expect_answer(&partial, 200, "");
@@ -328,6 +334,7 @@ static void test_drain(void **state)
     client_expect_end(&held);
     fixture_wait_connections(&f, 0);
     client_close(&idle);
+    client_close(&fresh);
     client_close(&held);
     client_close(&partial);
     fixture_stop(&f);
