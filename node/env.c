@@ -27,6 +27,13 @@ static int32_t env_shards_of(void *ctx, struct str service_name)
     return service_table_shards(&n->services, service_name);
 }
 
+static void env_policy_of(void *ctx, struct str service_name, char dst[TASK_POLICY_MAX + 1])
+{
+    struct node *n = ctx;
+
+    service_table_policy(&n->services, service_name, dst);
+}
+
 struct question {
     struct mail mail; /* first */
     struct node *node;
@@ -150,6 +157,7 @@ void node_api_env(struct node *n, struct api_env *ret)
         .node_name = n->cfg->node_name,
         .ctx = n,
         .shards_of = env_shards_of,
+        .policy_of = env_policy_of,
         .explain = env_explain,
         .services_changed = env_services_changed,
         .ready = env_ready,

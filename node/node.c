@@ -175,6 +175,7 @@ static int api_init(struct node *n, struct err *err)
         .default_timeout_ms = c->timeout_ms,
         .max_timeout_ms = c->max_timeout_ms,
         .ghost_margin_ms = c->ghost_margin_ms,
+        .alerts = c->alert_url != NULL,
     };
 
     node_api_env(n, &env);

@@ -2,6 +2,7 @@
 #include "node/service_table.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 int service_table_init(struct service_table *t)
 {
@@ -58,4 +59,19 @@ int32_t service_table_shards(struct service_table *t, struct str name)
     shards = s ? s->shards : 1;
     pthread_rwlock_unlock(&t->lock);
     return shards;
+}
+
+void service_table_policy(struct service_table *t, struct str name, char dst[TASK_POLICY_MAX + 1])
+{
+    const struct service *s;
+    size_t len = 0;
+
+    pthread_rwlock_rdlock(&t->lock);
+    s = find(t, name);
+    if (s && s->policy.len <= TASK_POLICY_MAX)
+        len = s->policy.len;
+    if (len)
+        memcpy(dst, s->policy.p, len);
+    pthread_rwlock_unlock(&t->lock);
+    dst[len] = '\0';
 }

@@ -20,5 +20,7 @@ void service_table_set(struct service_table *t, struct service *list, size_t n);
 bool service_table_has(struct service_table *t, struct str name);
 /* 1 when the service is unknown. */
 int32_t service_table_shards(struct service_table *t, struct str name);
+/* Writes the name of the service's own policy; "" when it has none or is unknown. */
+void service_table_policy(struct service_table *t, struct str name, char dst[TASK_POLICY_MAX + 1]);
 
 #endif

@@ -178,7 +178,8 @@ static void id_list_add(struct id_list *l, int64_t id)
     l->n++;
 }
 
-static int run_for_ids(struct sql *db, const char *before, const struct id_list *l, struct err *err)
+static int run_for_ids(struct sql *db, const char *before, const struct id_list *l,
+                       int64_t *ret_changed, struct err *err)
 {
     struct buf b = BUF_INIT;
     int rc;
@@ -189,9 +190,12 @@ static int run_for_ids(struct sql *db, const char *before, const struct id_list 
     buf_addz(&b, " IN (");
     buf_adds(&b, buf_str(&l->text));
     buf_add(&b, ")", 2); /* with its NUL */
-    rc = buf_ok(&b) && buf_ok(&l->text)
-             ? sql_run(db, &(struct sql_query){.text = b.data, .once = true}, err)
-             : err_set(err, ERR_NOMEM, "no memory for a statement");
+    rc =
+        buf_ok(&b) && buf_ok(&l->text)
+            ? sql_run(db,
+                      &(struct sql_query){.text = b.data, .once = true, .ret_changed = ret_changed},
+                      err)
+            : err_set(err, ERR_NOMEM, "no memory for a statement");
     buf_fini(&b);
     return rc;
 }
@@ -219,6 +223,7 @@ static int purge_history(struct sql *db, struct call_purge *c, struct err *err)
     static const char text[] = "SELECT id, finished_at FROM job_delay_task_history WHERE id > ? "
                                "ORDER BY id LIMIT ?";
     struct old_rows o = {.call = c};
+    int64_t n = 0;
     int rc = sql_run(db,
                      &(struct sql_query){.text = text,
                                          SQL_PARAMS(sql_int(c->after_id), sql_int(c->limit)),
@@ -227,10 +232,10 @@ static int purge_history(struct sql *db, struct call_purge *c, struct err *err)
                      err);
 
     if (!rc)
-        rc = run_for_ids(db, "DELETE FROM job_attempt WHERE task_id", &o.ids, err);
+        rc = run_for_ids(db, "DELETE FROM job_attempt WHERE task_id", &o.ids, NULL, err);
     if (!rc)
-        rc = run_for_ids(db, "DELETE FROM job_delay_task_history WHERE id", &o.ids, err);
-    c->n_deleted = o.ids.n;
+        rc = run_for_ids(db, "DELETE FROM job_delay_task_history WHERE id", &o.ids, &n, err);
+    c->n_deleted = (uint32_t)n; /* another node may delete the same rows now */
     c->next_after_id = o.n_seen < c->limit ? 0 : o.last_id;
     buf_fini(&o.ids.text);
     return rc;
@@ -260,9 +265,9 @@ static int retire_failed(struct sql *db, struct call_purge *c, struct err *err)
                      err);
 
     if (!rc)
-        rc = run_for_ids(db, insert, &ids, err);
+        rc = run_for_ids(db, insert, &ids, NULL, err);
     if (!rc)
-        rc = run_for_ids(db, "DELETE FROM job_delay_task WHERE id", &ids, err);
+        rc = run_for_ids(db, "DELETE FROM job_delay_task WHERE id", &ids, NULL, err);
     c->n_moved = ids.n;
     buf_fini(&ids.text);
     return rc;

@@ -425,6 +425,13 @@ static void pg_close(struct driver_conn *c)
     free(c);
 }
 
+/* Notices would go to stderr; what matters comes as an error, too. */
+static void on_notice(void *ctx, const char *text)
+{
+    (void)ctx;
+    (void)text;
+}
+
 static int pg_open(const char *url, const struct driver_options *opt, struct driver_conn **ret,
                    char **ret_warning, struct err *err)
 {
@@ -452,6 +459,8 @@ static int pg_open(const char *url, const struct driver_options *opt, struct dri
     c->sql.d = &pg_dialect;
     c->opt = *opt;
     c->pg = PQconnectdbParams(keys, values, 1);
+    if (c->pg)
+        (void)PQsetNoticeProcessor(c->pg, on_notice, NULL);
     if (!c->pg)
         rc = err_set(err, ERR_NOMEM, "no memory for a connection");
     else if (PQstatus(c->pg) != CONNECTION_OK)

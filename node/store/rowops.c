@@ -245,16 +245,16 @@ static int finish_update(struct sql *db, const struct finish_item *f, const stru
     judge_finish_write(f, &w);
     http.null = f->http_status == 0;
     error.null |= f->error.len == 0;
-    rc =
-        sql_run(db,
-                &(struct sql_query){
-                    .text = text,
-                    SQL_PARAMS(sql_textz(task_status_name(w.status)), sql_time(w.next_attempt_time),
-                               sql_time(w.deadline_at), sql_int(w.retry_count),
-                               sql_int(w.retry_count), sql_int(w.lane), sql_int(w.lane),
-                               sql_bool(w.keeps_claim), sql_bool(w.keeps_claim), sql_bool(w.failed),
-                               error, http, sql_bool(f->snoozed), sql_time(now), sql_int(f->id))},
-                err);
+    rc = sql_run(
+        db,
+        &(struct sql_query){
+            .text = text,
+            SQL_PARAMS(sql_textz(task_status_name(w.status)), sql_time(w.next_attempt_time),
+                       sql_time(w.deadline_at), sql_int(w.retry_count), sql_int(w.retry_count),
+                       sql_int(w.lane), sql_int(w.lane), sql_bool(w.keeps_claim),
+                       sql_bool(w.keeps_claim), sql_time(w.failed ? now : WALL_NONE), error, http,
+                       sql_bool(f->snoozed), sql_time(now), sql_int(f->id))},
+        err);
     if (!rc && w.adds_attempt)
         rc = insert_attempt(db, f, live->claimed_at, now, err);
     if (!rc && w.adds_alert)

@@ -3,20 +3,16 @@
  * returns; one connection writes, others may read. A lock beside the file keeps a second process
  * out: its scheduler would believe that all orphans are its own. The sqlite3 tool may read
  * meanwhile. */
-#include <errno.h>
-#include <fcntl.h>
 #include <sqlite3.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include "node/store/calls.h"
 #include "node/store/driver.h"
 #include "node/store/migrate.h"
 #include "node/store/rowops.h"
 #include "node/store/sql.h"
+#include "node/store/sqlite_lock.h"
 
 #define STATEMENTS_MAX 96
 #define COLUMNS_MAX 32
@@ -30,7 +26,7 @@ struct statement {
 struct driver_conn {
     struct sql sql; /* first */
     sqlite3 *db;
-    int lock_fd;
+    struct sqlite_lock *lock;
     struct statement statements[STATEMENTS_MAX];
     size_t n_statements;
 };
@@ -243,25 +239,6 @@ static void on_jobflow_now(sqlite3_context *ctx, int argc, sqlite3_value **argv)
     sqlite3_result_int64(ctx, clock_wall());
 }
 
-/* A lock of the process: both of its connections may hold it. Such locks go with the process, also
- * after kill -9, and are not inherited. Closing one connection lets the process's lock go; a
- * connection that is opened again takes it again. */
-static int lock_file(struct driver_conn *c, const char *path, struct err *err)
-{
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    char name[4096];
-
-    if (snprintf(name, sizeof(name), "%s.lock", path) >= (int)sizeof(name))
-        return err_set(err, ERR_INVALID, "the path of the SQLite file is too long");
-    c->lock_fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (c->lock_fd < 0)
-        return err_set(err, ERR_UNAVAILABLE, "%s: %s", name, strerror(errno));
-    if (fcntl(c->lock_fd, F_SETLK, &lock) == 0)
-        return 0;
-    return err_set(err, ERR_UNAVAILABLE,
-                   "another process uses %s: an SQLite file serves one jobflowd at a time", path);
-}
-
 static int configure(struct driver_conn *c, const struct driver_options *opt, struct err *err)
 {
     static const char settings[] = "PRAGMA journal_mode = WAL;"
@@ -284,8 +261,7 @@ static void sqlite_close(struct driver_conn *c)
     for (size_t i = 0; i < c->n_statements; i++)
         (void)sqlite3_finalize(c->statements[i].stmt);
     (void)sqlite3_close(c->db);
-    if (c->lock_fd >= 0)
-        (void)close(c->lock_fd);
+    sqlite_lock_drop(c->lock);
     free(c);
 }
 
@@ -303,8 +279,7 @@ static int sqlite_open(const char *url, const struct driver_options *opt, struct
     if (!c)
         return err_set(err, ERR_NOMEM, "no memory for a connection");
     c->sql.d = &sqlite_dialect;
-    c->lock_fd = -1;
-    rc = lock_file(c, path, err);
+    rc = sqlite_lock_take(path, &c->lock, err);
     if (!rc) {
         int sqlite_rc = sqlite3_open_v2(
             path, &c->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);

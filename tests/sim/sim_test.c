@@ -2,7 +2,8 @@
 /* Runs seeds; seed S plays scenario S mod n. One TAP line a scenario, with what its seeds met.
  *
  *   sim_test [--seeds N] [--first S]   N seeds from S on (default: the environment's SIM_SEEDS)
- *   sim_test --seed S [--trace]        one seed, event by event */
+ *   sim_test --seed S [--trace]        one seed, event by event
+ *   sim_test --hunt [--seeds N]        seeds in order, up to the first that fails */
 #include <errno.h>
 #include <getopt.h>
 #include <signal.h>
@@ -13,7 +14,7 @@
 
 #include "tests/sim/sim.h"
 
-#define DEFAULT_SEEDS 2000
+#define DEFAULT_SEEDS 3400
 #define SHOWN_FAILURES 5 /* per scenario; the rest is counted */
 #define ISOLATION_MS 100
 #define REPLAYED_SEEDS 3 /* per scenario, run twice: the same seed is the same run */
@@ -127,6 +128,18 @@ static int run_all(uint64_t first, uint64_t n)
     return ok ? 0 : 1;
 }
 
+static int run_hunt(uint64_t first, uint64_t n)
+{
+    struct sim_result r;
+
+    for (uint64_t seed = first; seed < first + n; seed++) {
+        run_seed(seed, false, &r);
+        if (r.failed)
+            return 1;
+    }
+    return 0;
+}
+
 static uint64_t number(const char *text)
 {
     char *end;
@@ -144,17 +157,16 @@ static uint64_t number(const char *text)
 int main(int argc, char **argv)
 {
     static const struct option options[] = {
-        {"seeds", required_argument, NULL, 'n'},
-        {"first", required_argument, NULL, 'f'},
-        {"seed", required_argument, NULL, 's'},
-        {"trace", no_argument, NULL, 't'},
-        {NULL, 0, NULL, 0},
+        {"hunt", no_argument, NULL, 'h'},        {"seeds", required_argument, NULL, 'n'},
+        {"first", required_argument, NULL, 'f'}, {"seed", required_argument, NULL, 's'},
+        {"trace", no_argument, NULL, 't'},       {NULL, 0, NULL, 0},
     };
     const char *env = getenv("SIM_SEEDS");
     uint64_t n = env && *env ? number(env) : DEFAULT_SEEDS;
     uint64_t first = 1;
     uint64_t seed = 0;
     bool one = false;
+    bool hunt = false;
     bool trace = false;
     int c;
 
@@ -173,8 +185,12 @@ int main(int argc, char **argv)
         case 't':
             trace = true;
             break;
+        case 'h':
+            hunt = true;
+            break;
         default:
-            (void)fprintf(stderr, "usage: sim_test [--seeds N] [--first S] | --seed S [--trace]\n");
+            (void)fprintf(
+                stderr, "usage: sim_test [--hunt] [--seeds N] [--first S] | --seed S [--trace]\n");
             return 2;
         }
     }
@@ -188,5 +204,5 @@ int main(int argc, char **argv)
                (unsigned long long)r.hash);
         return r.failed;
     }
-    return run_all(first, n);
+    return hunt ? run_hunt(first, n) : run_all(first, n);
 }

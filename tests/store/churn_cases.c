@@ -21,7 +21,7 @@
     "SELECT count(*) FROM job_delay_task AS l JOIN job_delay_task_history AS h "                   \
     "ON l.biz_uuid = h.biz_uuid OR l.id = h.id"
 
-enum { KEYS = 30, BATCH = 10, TURNS = 120, SUBMITTERS = 2 };
+enum { KEYS = 30, BATCH = 10, LIVES = 400, SUBMITTERS = 2 };
 
 struct churn {
     struct world *w;
@@ -117,10 +117,13 @@ static void purge_some(struct churner *me)
 static void *run_submitter(void *arg)
 {
     struct churner *me = arg;
+    mono_ms until = clock_mono() + DEADLINE_MS;
 
-    for (int turn = 0; turn < TURNS; turn++) {
-        if (!submit_some(me))
-            purge_some(me);
+    while (atomic_load(&me->c->created) < LIVES && clock_mono() < until) {
+        if (submit_some(me))
+            continue;
+        purge_some(me);
+        nap(); /* a file's lock goes to whoever asks first */
     }
     if (atomic_fetch_sub(&me->c->living, 1) == 1)
         atomic_store(&me->c->over, true);
@@ -246,7 +249,7 @@ static void judge(struct world *w, const struct churn *c)
     assert_int_equal(sql_value(w, BOTH_TABLES), 0);
     assert_int_equal(c->created, live + history + c->deleted);
     assert_int_equal(c->created, live + c->succeeded + c->cancelled);
-    assert_true(c->created > KEYS); /* keys did live again */
+    assert_true(c->created >= LIVES); /* keys did live again */
     assert_true(c->succeeded > 0 && c->cancelled > 0);
 }
 

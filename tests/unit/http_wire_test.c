@@ -41,7 +41,7 @@ static void check_problem(const struct answer_text *a, int status)
 {
     char value[128];
     struct json_doc doc = JSON_DOC_INIT;
-    int64_t number;
+    int64_t number = 0;
     assert_string_equal(answer_header(a, "Content-Type", value, sizeof(value)),
                         "application/problem+json");
     assert_int_equal(json_parse(&doc, str_from(a->body), 1000, NULL), 0);
