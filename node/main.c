@@ -11,8 +11,6 @@
 #include "node/node.h"
 #include "node/store/store.h"
 
-extern char **environ;
-
 static int migrate(const struct config *cfg)
 {
     const struct driver_options opt = {.statement_timeout_ms = 10 * cfg->statement_timeout_ms,

@@ -115,8 +115,7 @@ bool judge_repeat(struct submit_item *item, const struct task *t)
         item->result = can ? SUBMIT_REPLACED : SUBMIT_REFUSED;
         return can;
     }
-    item->result =
-        item->on_conflict == ON_CONFLICT_REJECT ? SUBMIT_REFUSED : SUBMIT_DUPLICATE;
+    item->result = item->on_conflict == ON_CONFLICT_REJECT ? SUBMIT_REFUSED : SUBMIT_DUPLICATE;
     item->mismatch = mismatch_of(item, t);
     return false;
 }

@@ -95,8 +95,8 @@ static int migrate_step(struct sql *db, const struct migration *m, size_t n, int
     return rc;
 }
 
-int migrate_run(struct sql *db, const struct migration *m, size_t n, bool check_only,
-                int *ret_from, int *ret_to, struct err *err)
+int migrate_run(struct sql *db, const struct migration *m, size_t n, bool check_only, int *ret_from,
+                int *ret_to, struct err *err)
 {
     int last = n ? m[n - 1].version : 0;
     int from;

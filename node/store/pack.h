@@ -21,7 +21,8 @@ static inline void pack_add(struct pack *p, const void *row, size_t size)
 }
 
 /* Ends the collection: returns the rows, followed by their strings, in one block for free(), or
- * NULL when out of memory. `spans` are the offsets of the struct str members that came from pack_text. */
+ * NULL when out of memory. `spans` are the offsets of the struct str members that came from
+ * pack_text. */
 void *pack_end(struct pack *p, size_t row_size, const size_t *spans, size_t n_spans);
 
 void pack_fini(struct pack *p);

@@ -281,15 +281,29 @@ static int finish_others(struct sql *db, struct ends *e, struct err *err)
     return rc;
 }
 
+static size_t n_successes(struct finish_item *const *items, size_t n)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < n; i++)
+        count += items[i]->kind == FINISH_SUCCESS;
+    return count;
+}
+
 int pg_finish(struct sql *db, struct finish_item **items, size_t n, struct err *err)
 {
     struct ends e = {.items = items,
                      .live = calloc(n, sizeof(struct task)),
                      .done = calloc(n, sizeof(bool)),
                      .n = n};
-    int rc =
-        e.live && e.done ? db->d->begin(db, err) : err_set(err, ERR_NOMEM, "no memory for a batch");
+    int rc;
 
+    if (!e.live || !e.done)
+        rc = err_set(err, ERR_NOMEM, "no memory for a batch");
+    else if (n_successes(items, n) == n)
+        rc = pg_begin_single(db, err);
+    else
+        rc = db->d->begin(db, err);
     if (!rc)
         rc = finish_successes(db, &e, err);
     if (!rc)

@@ -88,9 +88,9 @@ static int on_inserted(void *ctx, const struct sql_value *row)
     return ERR_CORRUPT;
 }
 
-static int insert_set(struct sql *db, struct submit_run *run, struct pg_array *a, struct err *err)
+static int insert_and_look(struct sql *db, struct submit_run *run, bool first, struct err *err)
 {
-    static const char text[] =
+    static const char insert[] =
         "INSERT INTO job_delay_task (id, trace_id, biz_uuid, service_name, handler, shard, lane, "
         "priority, execute_time, next_attempt_time, max_retry, policy, timeout_ms, "
         "payload_json, created_at, status, updated_at) "
@@ -98,44 +98,38 @@ static int insert_set(struct sql *db, struct submit_run *run, struct pg_array *a
         "FROM unnest(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
         "AS t(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o) "
         "{or nothing biz_uuid} RETURNING id";
-    struct inserted in = {.run = run};
-
-    for (size_t i = 0; i < run->n_open; i++)
-        run->slots[run->open[i]].inserted = false;
-    fill_submit(a, run);
-    return pg_run(
-        db,
-        &(struct pg_query){
-            .text = text, .arrays = a, .n_arrays = S_N, .on_row = on_inserted, .ctx = &in},
-        err);
-}
-
-static int by_keys(struct sql *db, const char *text, struct pg_array *keys, sql_row_fn *on_row,
-                   void *ctx, struct err *err)
-{
-    return pg_run(db,
-                  &(struct pg_query){
-                      .text = text, .arrays = keys, .n_arrays = 1, .on_row = on_row, .ctx = ctx},
-                  err);
-}
-
-static int insert_and_look(struct sql *db, struct submit_run *run, bool first, struct err *err)
-{
     static const char history[] =
         "SELECT " HISTORY_COLUMNS " FROM job_delay_task_history WHERE biz_uuid = ANY (?)";
     static const char services[] =
         "SELECT name, lanes, shards_seen FROM job_service WHERE name = ANY (?)";
     struct pg_array a[S_N] = {0};
-    int rc = insert_set(db, run, a, err);
+    struct pg_array names = {0};
+    struct inserted in = {.run = run};
+    /* Each statement sees what was committed before it began: the second what the first waited for.
+     */
+    const struct pg_query q[] = {
+        {.text = insert, .arrays = a, .n_arrays = S_N, .on_row = on_inserted, .ctx = &in},
+        {.text = history,
+         .arrays = &a[S_KEY],
+         .n_arrays = 1,
+         .on_row = submit_on_history,
+         .ctx = run},
+        {.text = services,
+         .arrays = &names,
+         .n_arrays = 1,
+         .on_row = submit_on_service,
+         .ctx = run},
+    };
+    int rc;
 
-    if (!rc)
-        rc = by_keys(db, history, &a[S_KEY], submit_on_history, run, err);
-    if (!rc && first) {
-        pg_array_start(&a[S_SERVICE], PG_TEXT);
-        for (size_t i = 0; i < run->n_services; i++)
-            pg_array_text(&a[S_SERVICE], run->services[i].name);
-        rc = by_keys(db, services, &a[S_SERVICE], submit_on_service, run, err);
-    }
+    for (size_t i = 0; i < run->n_open; i++)
+        run->slots[run->open[i]].inserted = false;
+    fill_submit(a, run);
+    pg_array_start(&names, PG_TEXT);
+    for (size_t i = 0; i < run->n_services; i++)
+        pg_array_text(&names, run->services[i].name);
+    rc = pg_run_all(db, q, first ? 3 : 2, err);
+    pg_array_fini(&names);
     arrays_fini(a, S_N);
     return rc;
 }
@@ -150,7 +144,11 @@ static int find_set(struct sql *db, struct submit_run *run, struct err *err)
     pg_array_start(&keys, PG_TEXT);
     for (size_t i = 0; i < run->n_open; i++)
         pg_array_text(&keys, run->slots[run->open[i]].item->task->biz_uuid);
-    rc = by_keys(db, live, &keys, submit_on_live, run, err);
+    rc = pg_run(
+        db,
+        &(struct pg_query){
+            .text = live, .arrays = &keys, .n_arrays = 1, .on_row = submit_on_live, .ctx = run},
+        err);
     pg_array_fini(&keys);
     return rc;
 }
@@ -227,7 +225,7 @@ int pg_claim(struct sql *db, struct claim_item **items, size_t n, struct str cla
 
     for (size_t i = 0; i < n; i++)
         items[i]->task = NULL;
-    rc = db->d->begin(db, err);
+    rc = pg_begin_single(db, err);
     if (!rc)
         rc = claim_set(db, &c, claimed_by, margin_ms, err);
     for (size_t i = 0; !rc && i < n; i++) {

@@ -40,10 +40,9 @@ static int on_service(void *ctx, const struct sql_value *row)
 static int read_services(struct sql *db, const char *text, struct str name, struct service **ret,
                          size_t *ret_n, struct err *err)
 {
-    static const size_t spans[] = {offsetof(struct service, name),
-                                   offsetof(struct service, base_url),
-                                   offsetof(struct service, secret),
-                                   offsetof(struct service, policy)};
+    static const size_t spans[] = {
+        offsetof(struct service, name), offsetof(struct service, base_url),
+        offsetof(struct service, secret), offsetof(struct service, policy)};
     struct pack p = PACK_INIT;
     const struct sql_value param = sql_text(name);
     int rc = sql_run(db,
@@ -129,8 +128,8 @@ static int write_settings(struct sql *db, const struct service *in, struct err *
                                        SQL_PARAMS(sql_text(in->base_url), sql_text(in->secret),
                                                   sql_text(in->policy), sql_int(in->shards),
                                                   sql_int(in->shards), sql_int(in->shards),
-                                                  sql_int(in->concurrency),
-                                                  sql_int(in->timeout_ms), sql_text(in->name))},
+                                                  sql_int(in->concurrency), sql_int(in->timeout_ms),
+                                                  sql_text(in->name))},
                    err);
 }
 
@@ -154,9 +153,9 @@ int service_pause(struct sql *db, struct call_service_pause *c, struct err *err)
     static const char update[] = "UPDATE job_service SET paused = ?, version = version + 1, "
                                  "updated_at = {now} WHERE name = ? AND paused <> ?";
     int rc = sql_run(db,
-                     &(struct sql_query){.text = update,
-                                         SQL_PARAMS(sql_bool(c->paused), sql_text(c->name),
-                                                    sql_bool(c->paused))},
+                     &(struct sql_query){
+                         .text = update,
+                         SQL_PARAMS(sql_bool(c->paused), sql_text(c->name), sql_bool(c->paused))},
                      err);
 
     c->stored = NULL;
@@ -186,12 +185,11 @@ static int has_tasks(struct sql *db, struct str name, bool *ret, struct err *err
 
     *ret = false;
     for (size_t i = 0; !rc && !*ret && i < 2; i++)
-        rc = sql_run(db,
-                     &(struct sql_query){.text = texts[i],
-                                         SQL_PARAMS(sql_text(name)),
-                                         .on_row = on_any,
-                                         .ctx = ret},
-                     err);
+        rc =
+            sql_run(db,
+                    &(struct sql_query){
+                        .text = texts[i], SQL_PARAMS(sql_text(name)), .on_row = on_any, .ctx = ret},
+                    err);
     return rc;
 }
 

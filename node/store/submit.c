@@ -84,8 +84,8 @@ int submit_on_service(void *ctx, const struct sql_value *row)
 {
     struct submit_run *run = ctx;
     const struct submit_service name = {.name = row[0].s};
-    struct submit_service *s = bsearch(&name, run->services, run->n_services,
-                                       sizeof(*run->services), compare_services);
+    struct submit_service *s =
+        bsearch(&name, run->services, run->n_services, sizeof(*run->services), compare_services);
 
     if (s)
         s->known = (row[1].i & s->lanes) == s->lanes && row[2].i >= s->shards;

@@ -16,9 +16,9 @@
 /* A service that a batch names. */
 struct submit_service {
     struct str name;
-    uint32_t lanes;     /* that the batch uses */
-    int32_t shards;     /* the highest shard that it uses, + 1 */
-    bool known;         /* job_service says all of that already */
+    uint32_t lanes; /* that the batch uses */
+    int32_t shards; /* the highest shard that it uses, + 1 */
+    bool known;     /* job_service says all of that already */
 };
 
 struct submit_slot {
@@ -39,8 +39,8 @@ struct submit_run {
 /* What each driver does in its own way; all inside the open transaction. */
 struct submit_ops {
     /* For the open slots: inserts the rows whose keys are free and sets `inserted`; then, as
-     * another statement, gives the history rows of the keys to submit_on_history. In the first round,
-     * gives the job_service rows (name, lanes, shards_seen) of the services to
+     * another statement, gives the history rows of the keys to submit_on_history. In the first
+     * round, gives the job_service rows (name, lanes, shards_seen) of the services to
      * submit_on_service. `ctx` of both is the run. */
     int (*insert)(struct sql *db, struct submit_run *run, bool first, struct err *err);
     /* Gives the live rows of the open slots' keys to submit_on_live. */

@@ -81,10 +81,9 @@ int task_find(struct sql *db, struct str biz_uuid, int64_t id, struct task **ret
 
     task_free(*ret);
     *ret = NULL;
-    return sql_run(db,
-                   &(struct sql_query){.text = id ? by_id : by_key,
-                                       SQL_PARAMS(key, key),
-                                       .on_row = task_keep_row,
-                                       .ctx = ret},
-                   err);
+    return sql_run(
+        db,
+        &(struct sql_query){
+            .text = id ? by_id : by_key, SQL_PARAMS(key, key), .on_row = task_keep_row, .ctx = ret},
+        err);
 }

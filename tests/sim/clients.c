@@ -119,8 +119,9 @@ static void plan_tasks(struct sim *s)
 
         (void)snprintf(p->key, sizeof(p->key), "task-%d", i);
         (void)snprintf(p->payload, sizeof(p->payload), "{\"n\":%d}", i);
-        p->service =
-            s->sc->isolation ? i >= s->sc->n_tasks / 4 : (int)draw(c, 0, s->sc->n_services - 1);
+        p->service = (int)draw(c, s->sc->isolation, s->sc->n_services - 1);
+        if (s->sc->isolation && i < s->sc->n_tasks / 4)
+            p->service = 0;
         p->priority = (int32_t)(draw(c, 0, 1) ? TASK_PRIORITY_DEFAULT : draw(c, 0, 9));
         p->max_retry = (int32_t)draw(c, 0, 5);
         p->timeout_ms = (int32_t)(draw(c, 0, 3) ? 0 : draw(c, 100, 4000));

@@ -22,6 +22,7 @@ struct record {
     int32_t max_retry;
     int32_t attempt;     /* claims so far */
     int32_t n_put_back;  /* claims that cost no try */
+    int32_t n_snoozes;   /* of them, wished by the service */
     int32_t n_runs;      /* asked for by a person */
     int32_t n_series;    /* of them, after an end */
     int32_t n_delivered; /* requests that left */
@@ -183,10 +184,11 @@ static void on_finish(struct sim *s, const struct fake_change *c, struct record 
         break;
     case FINISH_PUT_BACK:
         r->n_put_back++;
+        r->n_snoozes += f->snoozed;
         r->not_before = f->next_attempt_time;
         if (t->retry_count != c->before->retry_count)
             sim_fail(s, "G7: task %lld was given back and lost a try", (long long)r->id);
-        if (t->snooze_count > ORACLE_MAX_SNOOZES)
+        if (r->n_snoozes > ORACLE_MAX_SNOOZES || t->snooze_count != r->n_snoozes)
             sim_fail(s, "G7: task %lld was put off too often", (long long)r->id);
         break;
     case FINISH_FAIL:

@@ -216,7 +216,8 @@ static void config_draw(struct sim *s, struct vnode_config *cfg)
         c->full_read_ms = 1000;
     c->ghost_margin_ms = sim_between(s, 1000, 3000);
     c->default_timeout_ms = sim_between(s, 500, 3000);
-    c->default_concurrency = (int32_t)(calm                ? 16
+    c->default_concurrency = (int32_t)(s->sc->isolation    ? 64 /* more than there are slots */
+                                       : s->sc->punctual   ? 16
                                        : s->sc->one_by_one ? sim_between(s, 1, 4)
                                                            : sim_between(s, 2, 16));
     c->lane_limit = (uint32_t)(tight ? sim_between(s, 2, 8) : 200);

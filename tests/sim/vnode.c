@@ -195,6 +195,7 @@ static void on_boot(struct sim *s, struct sim_event *ev)
     if (sched_new(&n->cfg, rng_next(&s->rng), &n->sched))
         abort();
     n->offset_ms = s->store_offset_ms;
+    n->store_up = true;
     sched_store_state(n->sched, vnode_now(n), true);
     sim_at(s, &n->sync, s->now + n->base->sync_ms, on_sync);
     sim_at(s, &n->reread, s->now + n->base->services_ms, on_reread);
@@ -292,7 +293,8 @@ static void on_state(struct sim *s, struct sim_event *ev)
         return;
     case REACH_NOW:
         sim_note(s, "node %lld hears that the store is up: %lld", n->index, !s->store_down, 0, 0);
-        sched_store_state(n->sched, vnode_now(n), !s->store_down);
+        n->store_up = !s->store_down;
+        sched_store_state(n->sched, vnode_now(n), n->store_up);
         vnode_pass(n);
         break;
     case REACH_NEVER:

@@ -5,10 +5,25 @@
 #include "tests/sim/vnode_internal.h"
 
 #define BOOKS_KNOWN_MS 100 /* after a task was due, the node knows it */
+#define BOOKS_SLOTS_MAX 64
+#define BOOKS_EARLY_MS 50
+#define BOOKS_EARLY_MAX 10 /* within that time */
 
-/* Why an id counts against max_in_flight: values of the map. */
-static char busy_claim;
+/* Why an id counts against max_in_flight: values of the map. Of a claim, the place says how many
+ * slots its service had for retries when it was asked for. */
+static char busy_claim[BOOKS_SLOTS_MAX + 1];
 static char busy_finish;
+
+static bool is_claim(const char *why)
+{
+    return why >= busy_claim && why <= busy_claim + BOOKS_SLOTS_MAX;
+}
+
+/* A quarter of a service's slots are the retries'; a single one is shared. */
+static int32_t retry_slots(const struct known_service *v)
+{
+    return v->concurrency >= 4 ? v->concurrency / 4 : 1;
+}
 
 static void busy_put(struct vnode *n, int64_t id, char *why)
 {
@@ -50,7 +65,7 @@ void books_claim(struct vnode *n, const struct claim_item *item)
                  (long long)item->id);
     if (n->sim->sc->in_order)
         check_order(n, item->id);
-    busy_put(n, item->id, &busy_claim);
+    busy_put(n, item->id, &busy_claim[retry_slots(v)]);
     if (n->stopping)
         sim_fail(n->sim, "node %d claims while it stops", n->index);
     if (v->paused)
@@ -66,19 +81,29 @@ void books_claimed(struct vnode *n, int64_t id, enum claim_end end)
     if (end == CLAIM_SENDS)
         return;
     n->services[oracle_service_of(n->sim, id)].n_slots--;
-    if (end == CLAIM_OVER && map64_find(&n->busy, (uint64_t)id) == &busy_claim)
+    if (end == CLAIM_OVER && is_claim(map64_find(&n->busy, (uint64_t)id)))
         map64_remove(&n->busy, (uint64_t)id);
 }
 
-/* A quarter of a service's slots are the retries'; a single one is shared. */
+/* A node whose reading of the store's clock is ahead asks again, but not all the time. */
+void books_early(struct vnode *n, int64_t id)
+{
+    struct early *e = &n->early[id % VNODE_EARLY];
+
+    if (e->id != id || n->sim->now - e->since > BOOKS_EARLY_MS)
+        *e = (struct early){.id = id, .since = n->sim->now};
+    if (++e->n > BOOKS_EARLY_MAX)
+        sim_fail(n->sim, "node %d claimed task %lld too early %d times within %d ms", n->index,
+                 (long long)id, e->n, BOOKS_EARLY_MS);
+}
+
 void books_send(struct vnode *n, const struct flight *f)
 {
-    struct known_service *v = &n->services[f->service];
-    uint32_t slots = v->concurrency >= 4 ? (uint32_t)v->concurrency / 4 : 1;
+    const char *why = map64_find(&n->busy, (uint64_t)f->task->id);
 
-    if (f->task->retry_count && v->n_retries++ >= slots)
-        sim_fail(n->sim, "node %d: retries of a service take more than %u of its %d slots",
-                 n->index, slots, v->concurrency);
+    if (f->task->retry_count && n->services[f->service].n_retries++ >= why - busy_claim)
+        sim_fail(n->sim, "node %d: retries of a service take more than their %d slots", n->index,
+                 (int)(why - busy_claim));
 }
 
 void books_answered(struct vnode *n, const struct flight *f)

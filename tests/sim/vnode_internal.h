@@ -29,6 +29,14 @@ struct known_service {
     uint32_t n_retries; /* requests of retries that are out */
 };
 
+/* How often a claim of one task came too early of late. */
+struct early {
+    int64_t id;
+    wall_ms since;
+    int n;
+};
+#define VNODE_EARLY 64 /* by id */
+
 struct vnode {
     struct sim *sim;
     const struct vnode_config *base; /* borrowed */
@@ -42,6 +50,7 @@ struct vnode {
     int64_t offset_ms; /* its reading of the store's clock - the true time */
     wall_ms paused_until;
     wall_ms stop_by; /* while stopping */
+    bool store_up;   /* as it was told */
     bool stopping;
     bool reading_services;
     struct sim_event wake;
@@ -51,6 +60,7 @@ struct vnode {
     struct map64 flights; /* by task id */
     struct map64 busy;    /* ids that count against max_in_flight → BUSY_… */
     struct known_service services[SIM_SERVICES_MAX];
+    struct early early[VNODE_EARLY];
 };
 
 /* Does an event reach the incarnation that waits for it? */
@@ -76,6 +86,7 @@ void books_claim(struct vnode *n, const struct claim_item *item);
 /* How a claim went on: SENDS keeps its slot and its place, GIVEN_BACK its place. */
 enum claim_end { CLAIM_SENDS, CLAIM_GIVEN_BACK, CLAIM_OVER };
 void books_claimed(struct vnode *n, int64_t id, enum claim_end end);
+void books_early(struct vnode *n, int64_t id);
 void books_send(struct vnode *n, const struct flight *f);
 void books_answered(struct vnode *n, const struct flight *f);
 void books_finish(struct vnode *n, const struct finish_item *item);

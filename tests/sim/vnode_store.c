@@ -187,6 +187,8 @@ static void answer_claim(struct vnode *n, struct op *op)
             s->met[MET_RECLAIMED] += item->result == CLAIM_WON && op->n_runs == 1 &&
                                      item->task->claimed_at < op->asked_at + s->store_offset_ms;
         }
+        if (!op->rc && item->result == CLAIM_NOT_DUE)
+            books_early(n, id);
         sched_claimed(n->sched, vnode_now(n), op->rc, item, &n->actions);
         for (size_t k = before; k < n->actions.n; k++) {
             if (n->actions.list[k].kind == ACTION_SEND)
@@ -439,6 +441,8 @@ void vnode_post(struct vnode *n)
         struct op *claim = count(a, ACTION_CLAIM) ? build_claim(n, a) : NULL;
         struct op *scan = count(a, ACTION_SCAN) ? build_scan(n, a) : NULL;
 
+        if (!n->store_up && (finish || claim || scan))
+            sim_fail(n->sim, "node %d asks a store that it knows to be away", n->index);
         for (size_t i = 0; i < a->n; i++)
             assert(a->list[i].kind != ACTION_SEND || !a->list[i].send.task); /* has left */
         n->actions.n = 0;

@@ -255,22 +255,25 @@ static void turn(struct traffic *t, struct job *j, bool new_keys)
 static void run_until(struct traffic *t, size_t n_accepted)
 {
     mono_ms until = clock_mono() + 2 * (mono_ms)DEADLINE_MS;
-    bool busy = true;
+    size_t n_busy;
 
-    while (busy) {
+    do {
         bool new_keys = t->n_accepted < n_accepted;
 
-        assert_true(clock_mono() < until);
+        if (clock_mono() >= until)
+            fail_msg("%zu of %zu accepted, %zu repeated, %zu operations out, the store is %s",
+                     t->n_accepted, n_accepted, t->n_repeated, t->r->n_out,
+                     store_is_up(t->r->store) ? "up" : "down");
         rig_deliver(t->r, 1);
-        busy = new_keys;
+        n_busy = new_keys;
         for (size_t i = 0; i < STREAMS; i++) {
             struct job *j = t->streams[i];
 
             if (j->back)
                 turn(t, j, new_keys);
-            busy = busy || !j->answered;
+            n_busy += !j->answered;
         }
-    }
+    } while (n_busy);
 }
 
 static void on_submitted(struct job *j)

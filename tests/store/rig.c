@@ -210,12 +210,11 @@ int rig_try(struct rig *r, struct job *j)
 {
     int rc;
 
-    j->back = false;
     j->op.mail.on_delivery = on_delivery;
     j->op.reply = r->mailbox;
     rc = store_post(&r->port, &j->op);
-    if (!rc)
-        r->n_out++;
+    j->back = rc != 0; /* refused: it never left */
+    r->n_out += rc == 0;
     return rc;
 }
 

@@ -15,6 +15,7 @@
 #include "tests/store/rig.h"
 #include "tests/store/world.h"
 
+#define MAX_BUSY 1000
 #define N_EXTRA 2 /* migrations that a case may add */
 
 static const struct driver_options options = {.statement_timeout_ms = 30000,
@@ -133,13 +134,16 @@ static void *run_migrator(void *arg)
     struct migrator *g = arg;
     struct driver_conn *conn = NULL;
     char *warning = NULL;
+    int left = MAX_BUSY;
     int from;
 
-    g->rc = g->w->d->open(g->url, &options, &conn, &warning, &g->err);
-    free(warning);
+    do {
+        g->rc = g->w->d->open(g->url, &options, &conn, &warning, &g->err);
+        free(warning);
+    } while (g->rc == ERR_BUSY && left--);
     if (g->rc)
         return NULL;
-    for (int i = 0; i < 100; i++) {
+    for (int i = 0; i < MAX_BUSY; i++) {
         g->rc = g->w->d->migrate(conn, g->m, g->n, false, &from, &g->to, &g->err);
         if (g->rc != ERR_BUSY)
             break;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "store_fake.h"
+#include "tests/unit/store_fake.h"
 
 #define DEADLINE_MS 20000
 #define MAX_REPORTS 16

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "store_fake.h"
+#include "tests/unit/store_fake.h"
 
 #include <assert.h>
 #include <pthread.h>

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "store_fake.h"
+#include "tests/unit/store_fake.h"
 
 static struct asker a;
 
