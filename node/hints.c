@@ -71,9 +71,9 @@ static size_t op_tasks(const struct store_op *op)
     return op->kind == STORE_SUBMIT ? ((const struct submit_op *)op)->n : op->kind == STORE_CALL;
 }
 
-/* Walks the tasks of a batch of operations that the loop should hear of: near ones, and those of
- * services that it has not seen yet, whose rows it would otherwise read only with its next regular
- * look. */
+/* Walks the tasks of a batch of operations that the loop should hear of: near ones, and those of a
+ * service, shard or lane that it has not seen yet, which it would otherwise read only after its
+ * next regular look at job_service. */
 struct walk {
     struct service_table *services;
     struct store_op *const *ops;
@@ -90,8 +90,7 @@ static const struct task *walk_next(struct walk *w)
             const struct task *t = op_task(w->ops[w->op], w->item++);
 
             if (t && (task_status_bit(t->status) & TASK_WAITING) &&
-                (t->next_attempt_time <= w->until ||
-                 !service_table_has(w->services, t->service_name)))
+                (t->next_attempt_time <= w->until || !service_table_covers(w->services, t)))
                 return t;
         }
     }

@@ -56,8 +56,21 @@ static void on_scanned(struct mail *m)
     runner_later(n);
 }
 
-/* SEND actions that a claim brought carry its time, from which the fence is reckoned. */
-static void send_all(struct node *n, size_t from, mono_ms send_by)
+/* An attempt must be over before its deadline (claimed_at + time-out + margin), so it may begin
+ * within the margin. The store set claimed_at no earlier than it was asked; a claim whose first
+ * answer was lost and that the store recognised is older than this question, which its own
+ * claimed_at tells. */
+static mono_ms fence_of(const struct node *n, const struct task *t, mono_ms asked_at)
+{
+    int64_t margin = n->cfg->ghost_margin_ms;
+    mono_ms by_question = asked_at + margin;
+    mono_ms by_claim = clock_mono() + (t->claimed_at + margin - store_clock_now(&n->clock));
+
+    return by_claim < by_question ? by_claim : by_question;
+}
+
+/* Starts the SEND actions from this position on. */
+static void send_all(struct node *n, size_t from, mono_ms asked_at)
 {
     for (size_t i = from; i < n->actions.n; i++) {
         struct action *a = &n->actions.list[i];
@@ -66,7 +79,8 @@ static void send_all(struct node *n, size_t from, mono_ms send_by)
             continue;
         struct action send = *a; /* the list may move while the send adds to it */
         a->send.task = NULL;
-        deliver_start(n, send.send.task, send.send.service, send.send.timeout_ms, send_by);
+        deliver_start(n, send.send.task, send.send.service, send.send.timeout_ms,
+                      fence_of(n, send.send.task, asked_at));
     }
 }
 
@@ -79,9 +93,7 @@ static void on_claimed(struct mail *m)
 
     for (size_t i = 0; i < b->claim.n; i++)
         sched_claimed(n->sched, now, b->op.rc, &b->claim.items[i], &n->actions);
-    /* An attempt must be over before its deadline, which the store set no earlier than asked_at +
-     * time-out + margin: so it may begin within the margin. */
-    send_all(n, from, b->asked_at + n->cfg->ghost_margin_ms);
+    send_all(n, from, b->asked_at);
     free(b->claim.items);
     free(b);
     runner_later(n);

@@ -39,14 +39,17 @@ static const struct service *find(const struct service_table *t, struct str name
     return t->n ? bsearch(&name, t->list, t->n, sizeof(*t->list), compare_name) : NULL;
 }
 
-bool service_table_has(struct service_table *t, struct str name)
+bool service_table_covers(struct service_table *t, const struct task *task)
 {
-    bool has;
+    const struct service *s;
+    bool covers;
 
     pthread_rwlock_rdlock(&t->lock);
-    has = find(t, name) != NULL;
+    s = find(t, task->service_name);
+    covers =
+        s && task->shard < s->shards_seen && (s->lanes & (1u << (task->lane % TASK_RETRY_LANES)));
     pthread_rwlock_unlock(&t->lock);
-    return has;
+    return covers;
 }
 
 int32_t service_table_shards(struct service_table *t, struct str name)

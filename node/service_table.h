@@ -17,7 +17,8 @@ MUST_CHECK int service_table_init(struct service_table *t);
 void service_table_fini(struct service_table *t);
 /* Takes the list (one block, sorted by name). */
 void service_table_set(struct service_table *t, struct service *list, size_t n);
-bool service_table_has(struct service_table *t, struct str name);
+/* True if the task's service is known together with the task's shard and lane. */
+bool service_table_covers(struct service_table *t, const struct task *task);
 /* 1 when the service is unknown. */
 int32_t service_table_shards(struct service_table *t, struct str name);
 /* Writes the name of the service's own policy; "" when it has none or is unknown. */

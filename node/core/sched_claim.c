@@ -172,7 +172,7 @@ static bool has_capacity(const struct sched *s, const struct svc *v)
 
     if (used >= max)
         return false;
-    if (used < max - max / 4 || s->n_svcs < 2)
+    if (used < max - max / 4)
         return true;
     return v->n_in_flight < max / (s->n_ring + 1) + 1;
 }

@@ -118,6 +118,8 @@ MUTANTS = [
      "    if (used >= max)\n        return false;", "    if (used > max)\n        return false;"),
     ("no reserve for the others", "node/core/sched_claim.c",
      "    return v->n_in_flight < max / (s->n_ring + 1) + 1;", "    return true;"),
+    ("a reserve that the only busy service takes", "node/core/sched_claim.c",
+     "    if (used < max - max / 4)", "    if (used < max - max / 4 || s->n_ring < 2)"),
     ("the urgent go last", "node/core/sched_claim.c",
      "    for (int32_t n = from; n < to; n++) {", "    for (int32_t n = to - 1; n >= from; n--) {"),
     ("a claim that goes on while the store is away", "node/core/sched_claim.c",

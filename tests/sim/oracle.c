@@ -300,6 +300,7 @@ static void note_lateness(struct sim *s, struct record *r)
     if (r->first_due == WALL_NONE || r->n_delivered != 1 || (s->sc->isolation && r->service))
         return;
     o->lateness[o->n_lateness++] = ms;
+    sim_note(s, "  task %lld is %lld ms late", r->id, ms, 0, 0);
     if (s->sc->punctual && ms > ORACLE_LATE_MS)
         sim_fail(s, "task %lld is %lld ms late and nothing was in the way", (long long)r->id,
                  (long long)ms);
