@@ -12,7 +12,6 @@
 #include <stdio.h>
 
 #define CONFIG_MAX_POLICIES 64
-#define CONFIG_MAX_ETCD 8
 
 /* In YAML the keys are nested: `http.max_body` is {http: {max_body: …}}; in the environment it is
  * JOBFLOW_HTTP_MAX_BODY. Durations are written "30s"; sizes "64KiB", "1MiB" or bytes. */

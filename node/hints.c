@@ -161,6 +161,8 @@ static void on_state_mail(struct mail *m)
     n->state_posted = false;
     up = n->status.store_up;
     pthread_mutex_unlock(&n->status.lock);
+    if (!n->store) /* stopped meanwhile */
+        return;
     if (store_is_fatal(n->store)) {
         n->exit_status = 1;
         (void)event_base_loopbreak(n->base);

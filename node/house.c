@@ -15,6 +15,7 @@
 #define HOUSE_SERVICES_MS 5000
 #define HOUSE_MAX_RTT_MS 250    /* a slower answer says too little about the clock */
 #define HOUSE_PURGE_ROWS 2000   /* looked at in one step of retention */
+#define HOUSE_RESCUE_LINES 16   /* look-ups for log lines that are out at a time */
 #define HOUSE_PURGE_STEP_MS 500 /* between steps that found nothing to delete */
 
 enum job { JOB_START, JOB_CLOCK, JOB_SERVICES, JOB_BEAT, JOB_PURGE, JOB_N };
@@ -27,13 +28,17 @@ struct house {
     bool again_services;
     bool chain; /* the scheduler waits for clock and services */
     bool clock_known;
+    bool services_known;
     struct call_node_start start;
     struct call_clock clock;
     struct call_service_list services;
     struct call_node_beat beat;
     struct call_purge purge;
     int64_t purge_after;
-    struct log_limit beat_limit;
+    uint64_t n_deleted; /* by the present walk over history */
+    uint64_t n_moved;
+    unsigned n_rescue_lines; /* calls that are out for them */
+    uint64_t n_rescues_unnamed;
 };
 
 void node_call(struct node *n, struct store_call *call, enum call_what what,
@@ -53,6 +58,8 @@ void node_call(struct node *n, struct store_call *call, enum call_what what,
     }
 }
 
+static void job_post(struct house *h, enum job job);
+
 #define HOUSE_OF(m, field) ((struct house *)((char *)(m)-offsetof(struct house, field)))
 
 static void job_done(struct house *h, enum job job, int64_t next_ms)
@@ -66,7 +73,7 @@ static void chain_check(struct house *h)
 {
     struct node *n = h->node;
 
-    if (!h->chain || !n->epoch || !h->clock_known || h->out[JOB_SERVICES])
+    if (!h->chain || !n->epoch || !h->clock_known || !h->services_known)
         return;
     h->chain = false;
     pthread_mutex_lock(&n->status.lock);
@@ -124,6 +131,10 @@ static void on_services(struct mail *m)
                    &n->actions);
     service_table_set(&n->services, h->services.services, h->services.n);
     h->services.services = NULL;
+    h->services_known = true;
+    pthread_mutex_lock(&n->status.lock);
+    n->status.services_known = true;
+    pthread_mutex_unlock(&n->status.lock);
     chain_check(h);
     runner_later(n);
 }
@@ -144,6 +155,15 @@ static void on_beat(struct mail *m)
     (void)event_base_loopbreak(n->base);
 }
 
+/* One line for a walk over history that found something. */
+static void log_walk(struct house *h)
+{
+    if (h->n_deleted || h->n_moved)
+        LOG(h->node->log, LOG_INFO, "retention.walk", "old tasks were removed",
+            F_INT("deleted", (int64_t)h->n_deleted), F_INT("moved", (int64_t)h->n_moved));
+    h->n_deleted = h->n_moved = 0;
+}
+
 static void on_purged(struct mail *m)
 {
     struct house *h = HOUSE_OF(m, purge);
@@ -154,14 +174,16 @@ static void on_purged(struct mail *m)
         job_done(h, JOB_PURGE, HOUSE_PURGE_STEP_MS);
         return;
     }
-    if (n_ended)
-        LOG(n->log, LOG_INFO, "retention.step", NULL, F_INT("deleted", h->purge.n_deleted),
-            F_INT("moved", h->purge.n_moved));
+    h->n_deleted += h->purge.n_deleted;
+    h->n_moved += h->purge.n_moved;
     h->purge_after = h->purge.next_after_id;
-    job_done(h, JOB_PURGE,
-             n_ended          ? 0
-             : h->purge_after ? HOUSE_PURGE_STEP_MS
-                              : n->cfg->retention_interval_ms);
+    if (n_ended && !n->stopping) { /* at the database's own pace, to keep up with what ends */
+        job_post(h, JOB_PURGE);
+        return;
+    }
+    if (!h->purge_after)
+        log_walk(h);
+    job_done(h, JOB_PURGE, h->purge_after ? HOUSE_PURGE_STEP_MS : n->cfg->retention_interval_ms);
 }
 
 static void job_post(struct house *h, enum job job)
@@ -250,6 +272,7 @@ void house_store_up(struct house *h)
 {
     h->chain = true;
     h->clock_known = false;
+    h->services_known = false;
     for (int job = 0; job < JOB_PURGE; job++)
         h->due[job] = 0;
     on_tick(-1, 0, h);
@@ -282,7 +305,7 @@ void house_leave(struct house *h)
 
 struct rescue_line {
     struct call_get get; /* first */
-    struct node *node;
+    struct house *house;
     int32_t attempt;
     bool lost;
 };
@@ -293,23 +316,36 @@ static void on_rescue_known(struct mail *m)
     const struct task *t = r->get.task;
 
     if (!r->get.call.op.rc && t)
-        LOG(r->node->log, LOG_WARN, r->lost ? "rescue.lost" : "task.rescued",
+        LOG(r->house->node->log, r->lost ? LOG_DEBUG : LOG_WARN,
+            r->lost ? "rescue.lost" : "task.rescued",
             r->lost ? "the attempt was still alive or has ended otherwise"
                     : "an attempt that nobody finished was ended",
             F_Z("traceId", t->trace_id), F_STR("bizUuid", t->biz_uuid),
             F_STR("service", t->service_name), F_STR("handler", t->handler),
             F_INT("attempt", r->attempt), F_Z("status", task_status_name(t->status)));
+    r->house->n_rescue_lines--;
+    if (!r->house->n_rescue_lines && r->house->n_rescues_unnamed) {
+        LOG(r->house->node->log, LOG_WARN, "rescue.more", "and so were these, which are not named",
+            F_INT("rescues", (int64_t)r->house->n_rescues_unnamed));
+        r->house->n_rescues_unnamed = 0;
+    }
     task_free(r->get.task);
     free(r);
 }
 
 void house_log_rescue(struct house *h, const struct finish_item *item)
 {
-    struct rescue_line *r = calloc(1, sizeof(*r));
+    struct rescue_line *r = NULL;
 
-    if (!r)
+    /* Each costs a look-up: after a crash with thousands in flight most are only counted. */
+    if (h->n_rescue_lines < HOUSE_RESCUE_LINES)
+        r = calloc(1, sizeof(*r));
+    if (!r) {
+        h->n_rescues_unnamed++;
         return;
-    r->node = h->node;
+    }
+    h->n_rescue_lines++;
+    r->house = h;
     r->attempt = item->attempt;
     r->lost = item->result == FINISH_LOST;
     r->get.id = item->id;

@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "common/ids.h"
@@ -31,7 +32,7 @@ static void on_pass(evutil_socket_t fd, short what, void *arg)
     (void)fd;
     (void)what;
     runner_pass(n);
-    if (n->stopping && sched_is_idle(n->sched))
+    if (n->stopping && sched_is_idle(n->sched) && api_is_drained(n->api))
         (void)event_base_loopbreak(n->base);
 }
 
@@ -155,6 +156,36 @@ static int store_init(struct node *n, struct err *err)
     return rc;
 }
 
+/* Descriptors that are neither a client's nor a task's: database, log, loops. */
+#define NODE_OWN_FILES 64
+
+/* How many clients may be connected: what the process may open, less what deliveries and the node
+ * itself need, so that idle clients never keep a task from leaving. */
+static uint32_t client_limit(const struct node *n)
+{
+    const struct config *c = n->cfg;
+    uint64_t kept = (uint64_t)c->max_in_flight + c->store_connections + NODE_OWN_FILES;
+    struct rlimit files;
+    uint64_t left;
+
+    if (getrlimit(RLIMIT_NOFILE, &files))
+        return c->max_connections;
+    if (files.rlim_cur < files.rlim_max) {
+        files.rlim_cur = files.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &files);
+        (void)getrlimit(RLIMIT_NOFILE, &files);
+    }
+    left = files.rlim_cur > 2 * kept ? files.rlim_cur - kept : files.rlim_cur / 2;
+    if (left >= c->max_connections)
+        return c->max_connections;
+    LOG(n->log, LOG_WARN, "node.few_files",
+        "the process may open too few files for http.max_connections: fewer clients are let in. "
+        "Raise the limit (ulimit -n, LimitNOFILE)",
+        F_INT("maxFiles", (int64_t)files.rlim_cur), F_INT("keptForDelivery", (int64_t)kept),
+        F_INT("maxConnections", (int64_t)left));
+    return (uint32_t)left;
+}
+
 static int api_init(struct node *n, struct err *err)
 {
     const struct config *c = n->cfg;
@@ -162,7 +193,7 @@ static int api_init(struct node *n, struct err *err)
     struct api_config ac = {
         .listen = c->listen,
         .threads = c->http_threads,
-        .max_connections = c->max_connections,
+        .max_connections = client_limit(n),
         .max_header = c->max_header,
         .max_body = c->max_body,
         .header_timeout_ms = c->header_timeout_ms,

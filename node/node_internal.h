@@ -25,7 +25,8 @@ struct node_status {
     struct sched_stats sched;
     char store_error[256]; /* "" while the store is up */
     bool store_up;
-    bool started; /* epoch, clock and services are known */
+    bool started;        /* epoch, clock and services are known */
+    bool services_known; /* the table of services was read since the start */
     bool stopping;
 };
 

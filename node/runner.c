@@ -56,19 +56,6 @@ static void on_scanned(struct mail *m)
     runner_later(n);
 }
 
-/* An attempt must be over before its deadline (claimed_at + time-out + margin), so it may begin
- * within the margin. The store set claimed_at no earlier than it was asked; a claim whose first
- * answer was lost and that the store recognised is older than this question, which its own
- * claimed_at tells. */
-static mono_ms fence_of(const struct node *n, const struct task *t, mono_ms asked_at)
-{
-    int64_t margin = n->cfg->ghost_margin_ms;
-    mono_ms by_question = asked_at + margin;
-    mono_ms by_claim = clock_mono() + (t->claimed_at + margin - store_clock_now(&n->clock));
-
-    return by_claim < by_question ? by_claim : by_question;
-}
-
 /* Starts the SEND actions from this position on. */
 static void send_all(struct node *n, size_t from, mono_ms asked_at)
 {
@@ -79,8 +66,9 @@ static void send_all(struct node *n, size_t from, mono_ms asked_at)
             continue;
         struct action send = *a; /* the list may move while the send adds to it */
         a->send.task = NULL;
-        deliver_start(n, send.send.task, send.send.service, send.send.timeout_ms,
-                      fence_of(n, send.send.task, asked_at));
+        mono_ms send_by = claim_fence(send.send.task, n->cfg->ghost_margin_ms, asked_at,
+                                      store_clock_now(&n->clock), clock_mono());
+        deliver_start(n, send.send.task, send.send.service, send.send.timeout_ms, send_by);
     }
 }
 

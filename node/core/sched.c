@@ -48,6 +48,8 @@ void *sched_alloc(size_t size)
 
 void sched_store_pause(struct sched *s)
 {
+    if (s->now < s->pause_until) /* one batch, many items */
+        return;
     s->pause_ms = s->pause_ms ? s->pause_ms * 2 : SCHED_STORE_PAUSE_MS;
     if (s->pause_ms > SCHED_STORE_PAUSE_MAX_MS)
         s->pause_ms = SCHED_STORE_PAUSE_MAX_MS;
@@ -109,9 +111,18 @@ void entry_move(struct sched *s, struct entry *e, enum track to)
         lane_wake(s, l);
 }
 
+bool svc_may_track(const struct sched *s, const struct svc *v)
+{
+    size_t max = s->cfg.max_tracked;
+
+    if (s->entries.n >= max)
+        return false;
+    return s->entries.n < max - max / 4 || v->n_entries < max / (2 * s->n_svcs) + 1;
+}
+
 static bool has_room(const struct sched *s, const struct lane *l)
 {
-    return l->n_tracked < s->cfg.lane_limit && s->entries.n < s->cfg.max_tracked;
+    return l->n_tracked < s->cfg.lane_limit && svc_may_track(s, l->svc);
 }
 
 struct entry *entry_add(struct sched *s, struct lane *l, int64_t id, int32_t attempt,

@@ -80,7 +80,8 @@ void sched_tick(struct sched *s, wall_ms now, struct actions *out);
 wall_ms sched_next_wakeup(const struct sched *s);
 
 /* The services as job_service has them now (all of them; copied). A service that is new is read
- * whole, one that was paused loses its timers, one that was resumed is read again. */
+ * whole, one that was paused loses its timers (its ghosts are still rescued), one that was resumed
+ * is read again. */
 void sched_services(struct sched *s, wall_ms now, const struct service *list, size_t n,
                     struct actions *out);
 
@@ -99,6 +100,13 @@ void sched_scanned(struct sched *s, wall_ms now, int rc, const struct scan_key *
  * the store recognises. Takes item->task. */
 void sched_claimed(struct sched *s, wall_ms now, int rc, struct claim_item *item,
                    struct actions *out);
+
+/* Until when the request of a claimed task may leave. An attempt must be over before its deadline
+ * (claimed_at + time-out + margin), so it may begin within the margin. The store set claimed_at no
+ * earlier than it was asked (`asked_at`); a claim whose first answer was lost and that the store
+ * recognised is older than this question, which its own claimed_at tells by the store's clock. */
+mono_ms claim_fence(const struct task *t, int64_t margin_ms, mono_ms asked_at, wall_ms now,
+                    mono_ms mono_now);
 
 /* How the request of a SEND ended. `task` is that of the SEND, borrowed. */
 void sched_answered(struct sched *s, wall_ms now, const struct task *task, const struct verdict *v,

@@ -199,15 +199,23 @@ void claim_pump(struct sched *s, struct actions *out)
     }
 }
 
+/* A task that came back from a claim stays known only while its service may run. */
+static bool keeps(const struct sched *s, const struct entry *e)
+{
+    const struct svc *v = e->lane->svc;
+
+    return !s->stopping && !v->conf->paused && !v->gone;
+}
+
 static void claim_won(struct sched *s, struct entry *e, struct task *t, struct actions *out)
 {
-    const struct service *conf = e->lane->svc->conf;
     struct action *a;
 
     assert(t && t->id == e->id && t->attempt == e->attempt + 1);
+    assert(t->deadline_at - t->claimed_at > s->cfg.ghost_margin_ms);
     e->attempt = t->attempt;
     entry_move(s, e, TRACK_SENDING);
-    if (s->stopping || conf->paused) { /* since the claim was asked for: give it back */
+    if (!keeps(s, e)) { /* since the claim was asked for: give it back */
         const struct verdict unsent = {.kind = VERDICT_UNSENT, .retry_after_ms = -1};
 
         sched_answered(s, s->now, t, &unsent, out);
@@ -216,10 +224,9 @@ static void claim_won(struct sched *s, struct entry *e, struct task *t, struct a
     }
     a = actions_add(out, ACTION_SEND);
     a->send.task = t;
-    a->send.service = conf;
-    a->send.timeout_ms = t->timeout_ms          ? t->timeout_ms
-                         : conf->timeout_ms > 0 ? conf->timeout_ms
-                                                : s->cfg.default_timeout_ms;
+    a->send.service = e->lane->svc->conf;
+    /* The time-out that the claim reckoned with, whatever the service's settings say by now. */
+    a->send.timeout_ms = t->deadline_at - t->claimed_at - s->cfg.ghost_margin_ms;
 }
 
 /* Back to the timers. Where the time has come by this node's reading of the store's clock, that
@@ -243,13 +250,14 @@ void sched_claimed(struct sched *s, wall_ms now, int rc, struct claim_item *item
     assert(e && e->track == TRACK_CLAIMING);
     if (rc) {
         sched_store_pause(s);
-        if (s->stopping)
-            entry_forget(s, e);
-        else
+        if (keeps(s, e))
             ready_push(s, e);
+        else
+            entry_forget(s, e);
         return;
     }
     s->pause_ms = 0;
+    s->pause_until = WALL_NONE;
     switch (item->result) {
     case CLAIM_WON:
         claim_won(s, e, item->task, out);
@@ -257,7 +265,7 @@ void sched_claimed(struct sched *s, wall_ms now, int rc, struct claim_item *item
         break;
     case CLAIM_NOT_DUE:
         s->n_claims_early++;
-        if (s->stopping || item->next_attempt_time > now + s->cfg.lookahead_ms)
+        if (!keeps(s, e) || item->next_attempt_time > now + s->cfg.lookahead_ms)
             entry_forget(s, e);
         else
             claim_was_early(s, e, item->next_attempt_time);
@@ -267,4 +275,13 @@ void sched_claimed(struct sched *s, wall_ms now, int rc, struct claim_item *item
         entry_forget(s, e);
         break;
     }
+}
+
+mono_ms claim_fence(const struct task *t, int64_t margin_ms, mono_ms asked_at, wall_ms now,
+                    mono_ms mono_now)
+{
+    mono_ms by_question = asked_at + margin_ms;
+    mono_ms by_claim = mono_now + (t->claimed_at + margin_ms - now);
+
+    return by_claim < by_question ? by_claim : by_question;
 }

@@ -148,6 +148,7 @@ void sched_finished(struct sched *s, wall_ms now, int rc, const struct finish_it
         return;
     }
     s->pause_ms = 0;
+    s->pause_until = WALL_NONE;
     if (item->result == FINISH_LOST) {
         if (e->ghost) /* still alive after all: look at the row again */
             lane_read_again(s, e->lane, now + s->cfg.scan_interval_ms);

@@ -13,7 +13,7 @@
 #define SCHED_SCAN_ROWS 50000    /* rows that one scan may bring */
 #define SCHED_QUANTUM 8          /* claims a service may start before the next one's turn */
 #define SCHED_RETRY_SHARE 4      /* retries own one of so many slots of a service */
-#define SCHED_STORE_PAUSE_MS 100 /* after a claim or finish that the store did not take */
+#define SCHED_STORE_PAUSE_MS 100 /* after claims or a finish that the store did not take */
 #define SCHED_STORE_PAUSE_MAX_MS 3000
 #define SCHED_EARLY_SHIFT_MAX                                                                      \
     8 /* a claim that is too early is asked again after 256 ms at most                             \
@@ -135,6 +135,9 @@ void entry_move(struct sched *s, struct entry *e, enum track to);
  * the task is read again). */
 struct entry *entry_add(struct sched *s, struct lane *l, int64_t id, int32_t attempt,
                         wall_ms next_attempt_time);
+/* True if one more task of the service may be tracked: the last quarter of max_tracked is kept for
+ * services with few, so that backlogs of some leave room for the others. */
+bool svc_may_track(const struct sched *s, const struct svc *v);
 void entry_forget(struct sched *s, struct entry *e);
 void entry_wait(struct sched *s, struct entry *e, wall_ms until); /* → WAITING */
 struct action *actions_add(struct actions *a, enum action_kind kind);
@@ -150,7 +153,7 @@ static inline struct entry *sched_entry(const struct sched *s, int64_t id)
 }
 void *sched_alloc(size_t size); /* zeroed; aborts when out of memory */
 void sched_must(int rc);        /* aborts unless 0 */
-/* The store did not take a claim or finish: claims pause, longer each time. */
+/* The store did not take claims: they pause, longer each time. */
 void sched_store_pause(struct sched *s);
 
 /* sched_services.c */

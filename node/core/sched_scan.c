@@ -22,13 +22,12 @@ static bool cursor_before(struct cursor a, struct cursor b)
 
 static bool has_reading_room(const struct sched *s, const struct lane *l)
 {
-    return l->n_tracked < s->cfg.lane_limit / 2 + 1 &&
-           s->entries.n < s->cfg.max_tracked - s->cfg.max_tracked / 8;
+    return l->n_tracked < s->cfg.lane_limit / 2 + 1 && svc_may_track(s, l->svc);
 }
 
 static bool can_scan(const struct sched *s, const struct lane *l)
 {
-    return !s->stopping && !l->svc->conf->paused && !l->svc->gone;
+    return !s->stopping && !l->svc->gone;
 }
 
 static void lane_schedule(struct sched *s, struct lane *l, wall_ms at)
@@ -123,7 +122,7 @@ void scan_plan(struct sched *s, struct actions *out)
         bool wanted = lane_key(s, l, &key);
 
         if (l->due_at <= s->now)
-            l->due_at = s->now + scan_interval(s);
+            l->due_at = s->now + (l->svc->conf->paused ? s->cfg.full_read_ms : scan_interval(s));
         if (!wanted) {
             heap_move(&s->scans, &l->scan, l->due_at);
             continue;
@@ -233,7 +232,7 @@ static void lane_read(struct sched *s, struct lane *l, const struct scan_key *k,
     for (size_t i = 0; i < n; i++) {
         if (task_status_bit(rows[i].status) & TASK_IN_FLIGHT)
             see_ghost(s, l, &rows[i]);
-        else
+        else if (!l->svc->conf->paused)
             see_waiting(s, l, &rows[i]);
     }
     lane_schedule(s, l, l->truncated && has_reading_room(s, l) ? s->now : l->due_at);

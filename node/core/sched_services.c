@@ -119,7 +119,6 @@ void drop_queued(struct sched *s, const struct svc *v, bool ghosts)
 
 static void svc_pause(struct sched *s, struct svc *v)
 {
-    svc_each_lane(s, v, lane_stop);
     drop_queued(s, v, false);
     ring_update(s, v);
 }
@@ -206,6 +205,7 @@ void sched_services(struct sched *s, wall_ms now, const struct service *list, si
 
         if (!v->listed && !v->gone) {
             v->gone = true;
+            svc_each_lane(s, v, lane_stop);
             svc_pause(s, v);
         }
         if (v->gone && !v->n_entries && !s->n_scans_out)

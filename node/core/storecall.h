@@ -80,7 +80,8 @@ struct call_run {
     struct task *task;
 };
 
-/* A heartbeat: deadline_at = the store's now + extend_ms if (id, attempt) is SENDING or SENT and
+/* A heartbeat: deadline_at = the store's now + extend_ms (0: the task's time-out, else its service's,
+ * else default_timeout_ms; plus margin_ms) if (id, attempt) is SENDING or SENT and
  * the deadline has not passed; in SENT next_attempt_time moves along. A deadline never moves
  * closer. rc ERR_NOT_FOUND (no such task), ERR_CONFLICT (that attempt is no longer the live one).
  */
@@ -89,6 +90,8 @@ struct call_extend {
     int64_t id;
     int32_t attempt;
     int64_t extend_ms;
+    int32_t default_timeout_ms;
+    int64_t margin_ms;
     wall_ms deadline_at; /* out */
     struct task *task;   /* out: as found; NULL with NOT_FOUND */
 };

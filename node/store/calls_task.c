@@ -144,7 +144,8 @@ int call_run(struct sql *db, struct call_run *c, struct err *err)
         "execute_time = CASE WHEN execute_time > {now} THEN {now} ELSE execute_time END, "
         "updated_at = {now} WHERE id = ?";
     static const char again[] =
-        "UPDATE job_delay_task SET status = 'PENDING', retry_count = 0, lane = ?, "
+        "UPDATE job_delay_task SET status = 'PENDING', retry_count = 0, "
+        "snooze_count = 0, lane = ?, "
         "next_attempt_time = {now}, failed_at = NULL, deadline_at = NULL, updated_at = {now} "
         "WHERE id = ?";
     static const char told[] = "DELETE FROM job_alert WHERE task_id = ?";
@@ -169,11 +170,43 @@ int call_run(struct sql *db, struct call_run *c, struct err *err)
     return rc ? rc : row_find_live(db, id, &c->task, err);
 }
 
+static int on_timeout(void *ctx, const struct sql_value *row)
+{
+    if (row[0].i > 0)
+        *(int64_t *)ctx = row[0].i;
+    return 0;
+}
+
+/* By how much: as the claim reckoned it, unless the heartbeat says. */
+static int extension(struct sql *db, const struct call_extend *c, int64_t *ret_ms, struct err *err)
+{
+    int64_t timeout_ms = c->task->timeout_ms;
+    int rc = 0;
+
+    if (c->extend_ms) {
+        *ret_ms = c->extend_ms;
+        return 0;
+    }
+    if (!timeout_ms) {
+        timeout_ms = c->default_timeout_ms;
+        rc =
+            sql_run(db,
+                    &(struct sql_query){.text = "SELECT timeout_ms FROM job_service WHERE name = ?",
+                                        SQL_PARAMS(sql_text(c->task->service_name)),
+                                        .on_row = on_timeout,
+                                        .ctx = &timeout_ms},
+                    err);
+    }
+    *ret_ms = timeout_ms + c->margin_ms;
+    return rc;
+}
+
 int call_extend(struct sql *db, struct call_extend *c, struct err *err)
 {
     static const char text[] =
         "UPDATE job_delay_task SET deadline_at = ?, next_attempt_time = CASE WHEN status = 'SENT' "
         "THEN ? ELSE next_attempt_time END, updated_at = {now} WHERE id = ?";
+    int64_t length;
     wall_ms now;
     int rc;
 
@@ -190,7 +223,10 @@ int call_extend(struct sql *db, struct call_extend *c, struct err *err)
     if (c->task->attempt != c->attempt || !is_in(c->task, TASK_IN_FLIGHT) ||
         c->task->deadline_at <= now)
         return ERR_CONFLICT;
-    c->deadline_at = now + c->extend_ms;
+    rc = extension(db, c, &length, err);
+    if (rc)
+        return rc;
+    c->deadline_at = now + length;
     if (c->deadline_at < c->task->deadline_at)
         c->deadline_at = c->task->deadline_at;
     return sql_run(db,

@@ -27,8 +27,6 @@ void pg_array_fini(struct pg_array *a);
 int64_t pg_time_of(wall_ms t);
 wall_ms pg_time_to(int64_t v);
 
-#define PG_ARRAYS_MAX 16
-
 /* Runs a constant statement whose first parameters are arrays and whose others are `scalars`. `?`
  * are numbered through. */
 struct pg_query {

@@ -7,6 +7,8 @@
 #include <string.h>
 
 #define PG_ARRAY_HEADER 20
+#define PG_TIME_FIRST INT64_C(-62167219200000)
+#define PG_TIME_LAST INT64_C(253402300799999)
 #define PG_EPOCH_MS INT64_C(946684800000) /* 2000-01-01 */
 
 static void put32(struct buf *b, uint32_t v)
@@ -49,10 +51,10 @@ void pg_array_add(struct pg_array *a, int64_t v)
 
 int64_t pg_time_of(wall_ms t)
 {
-    /* The earliest and latest of all times are PostgreSQL's infinities. */
-    if (t <= INT64_MIN + 1)
+    /* What lies outside the years 0 to 9999 is before or after all that there is: an infinity. */
+    if (t < PG_TIME_FIRST)
         return INT64_MIN;
-    if (t == WALL_MAX)
+    if (t > PG_TIME_LAST)
         return INT64_MAX;
     return (t - PG_EPOCH_MS) * 1000;
 }

@@ -204,6 +204,13 @@ static int sqlite_script(struct sql *db, const char *text, struct err *err)
 
 static int sqlite_begin(struct sql *db, struct err *err)
 {
+    struct driver_conn *c = conn_of(db);
+    int moved = 0;
+
+    /* What is written into a file that has no name any more is gone at the next start. */
+    if (sqlite3_file_control(c->db, "main", SQLITE_FCNTL_HAS_MOVED, &moved) == SQLITE_OK && moved)
+        return err_set(err, ERR_UNAVAILABLE,
+                       "SQLite: the file was moved or removed while in use; put it back");
     return sqlite_run(db, &(struct sql_query){.text = "BEGIN IMMEDIATE"}, err);
 }
 
@@ -273,8 +280,8 @@ static int sqlite_open(const char *url, const struct driver_options *opt, struct
     int rc;
 
     *ret_warning = NULL;
-    if (!*path)
-        return err_set(err, ERR_INVALID, "the store's URL names no file: sqlite:FILE");
+    if (!*path || *path == ':' || !strncmp(path, "file:", 5))
+        return err_set(err, ERR_INVALID, "the store's URL names no file: sqlite:FILE is allowed");
     c = calloc(1, sizeof(*c));
     if (!c)
         return err_set(err, ERR_NOMEM, "no memory for a connection");

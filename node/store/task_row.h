@@ -14,7 +14,6 @@
 #define TASK_COLUMNS                                                                               \
     "id, " TASK_FIXED ", status, next_attempt_time, retry_count, updated_at, deadline_at, "        \
     "failed_at, last_error, last_http_status"
-#define TASK_N_COLUMNS 27 /* with finished_at */
 
 #define LIVE_COLUMNS TASK_COLUMNS ", NULL"
 #define HISTORY_COLUMNS TASK_COLUMNS ", finished_at"

@@ -183,6 +183,16 @@ static int call_run(struct fake_db *db, struct call_run *c)
     return 0;
 }
 
+static int64_t claim_length(struct fake_db *db, const struct call_extend *c, const struct task *t)
+{
+    const struct service *s = fake_service_find(db, t->service_name);
+    int32_t timeout_ms = t->timeout_ms            ? t->timeout_ms
+                         : s && s->timeout_ms > 0 ? s->timeout_ms
+                                                  : c->default_timeout_ms;
+
+    return timeout_ms + c->margin_ms;
+}
+
 static int call_extend(struct fake_db *db, struct call_extend *c)
 {
     struct fake_row *row = fake_row_by_id(db, c->id);
@@ -195,8 +205,9 @@ static int call_extend(struct fake_db *db, struct call_extend *c)
         row->t->deadline_at <= now)
         return ERR_CONFLICT;
     struct task next = *row->t;
-    if (next.deadline_at < now + c->extend_ms)
-        next.deadline_at = now + c->extend_ms;
+    int64_t length = c->extend_ms ? c->extend_ms : claim_length(db, c, row->t);
+    if (next.deadline_at < now + length)
+        next.deadline_at = now + length;
     if (next.status == TASK_SENT)
         next.next_attempt_time = next.deadline_at;
     next.updated_at = now;

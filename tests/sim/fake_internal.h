@@ -83,6 +83,7 @@ void fake_drop_attempts(struct fake_db *db, int64_t task_id);
 
 /* fake_services.c: the tables beside the tasks. */
 void fake_service_seen(struct fake_db *db, const struct task *t);
+const struct service *fake_service_find(const struct fake_db *db, struct str name); /* or NULL */
 int fake_service_put(struct fake_db *db, struct call_service_put *c);
 int fake_service_pause(struct fake_db *db, struct call_service_pause *c);
 int fake_service_delete(struct fake_db *db, struct call_service_delete *c);

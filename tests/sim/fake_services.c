@@ -184,6 +184,15 @@ void fake_service_seen(struct fake_db *db, const struct task *t)
     (void)service_set(db, &next);
 }
 
+const struct service *fake_service_find(const struct fake_db *db, struct str name)
+{
+    for (size_t i = 0; i < db->n_services; i++) {
+        if (str_eq(db->services[i]->name, name))
+            return db->services[i];
+    }
+    return NULL;
+}
+
 int fake_service_put(struct fake_db *db, struct call_service_put *c)
 {
     bool found;

@@ -144,17 +144,6 @@ static void flight_start(struct vnode *n, const struct action *a, wall_ms send_b
     sim_at(s, &f->ev, s->now + connect, on_leave);
 }
 
-/* Until when the request may leave: an attempt must be over before its deadline, which the store
- * set no earlier than asked_at + time-out + margin. A claim that found its own earlier one, whose
- * answer was lost, has the deadline of that one: there the row's own time counts. */
-static wall_ms fence(const struct vnode *n, const struct task *t, wall_ms asked_at)
-{
-    wall_ms by_asking = asked_at + n->cfg.ghost_margin_ms;
-    wall_ms by_row = n->sim->now + (t->claimed_at + n->cfg.ghost_margin_ms - vnode_now(n));
-
-    return by_row < by_asking ? by_row : by_asking;
-}
-
 /* The SEND actions from index `from` on, of a claim that was asked for at that time. */
 void vnode_send_all(struct vnode *n, size_t from, wall_ms asked_at)
 {
@@ -163,7 +152,9 @@ void vnode_send_all(struct vnode *n, size_t from, wall_ms asked_at)
 
         if (a->kind != ACTION_SEND || !a->send.task)
             continue;
-        flight_start(n, a, fence(n, a->send.task, asked_at));
+        flight_start(
+            n, a,
+            claim_fence(a->send.task, n->cfg.ghost_margin_ms, asked_at, vnode_now(n), n->sim->now));
         a->send.task = NULL;
     }
 }

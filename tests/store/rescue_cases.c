@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -68,7 +69,14 @@ static void test_no_rescue_before_the_deadline(struct world *w)
         const char *key = task_status_name(statuses[i]);
         const struct task *t = bring(w, key, statuses[i]);
 
-        assert_int_equal(finish_one(w, rescue_of(w, t)), FINISH_LOST);
+        for (int kind = FINISH_SUCCESS; kind <= FINISH_PUT_BACK; kind++) {
+            struct finish_item f = finish_of(w, t->id, t->attempt, (enum finish_kind)kind);
+
+            if (kind == FINISH_SENT && t->status == TASK_SENT)
+                continue; /* might be taken for a repeat */
+            f.past_deadline = true;
+            assert_int_equal(finish_one(w, f), FINISH_LOST);
+        }
         assert_same_task(look(w, key), t);
         assert_int_equal(look_attempts(w, t->id).n_attempts, 0);
     }
@@ -135,6 +143,30 @@ static void test_a_heartbeat_moves_the_deadline(struct world *w)
     assert_true(look(w, "k")->deadline_at == told);
     assert_true(look(w, "k")->next_attempt_time == t->next_attempt_time);
     assert_int_equal(look(w, "k")->status, TASK_SENDING);
+}
+
+/* Without a length of its own a heartbeat has the claim's: the task's time-out, else its service's,
+ * else the node's, and the margin. */
+static void test_a_heartbeat_is_as_long_as_its_claim(struct world *w)
+{
+    const struct task *t = bring(w, "k", TASK_SENDING);
+    const struct service settings = {
+        .name = t->service_name, .base_url = STR("http://h"), .shards = 1, .timeout_ms = 900000};
+    struct call_service_put put = {.in = &settings};
+    struct call_extend c = {
+        .id = t->id, .attempt = 1, .default_timeout_ms = 600000, .margin_ms = 50000};
+    wall_ms before = world_now(w);
+
+    assert_int_equal(t->timeout_ms, 0);
+    assert_int_equal(call(w, &c.call, CALL_EXTEND), 0);
+    (void)world_keep_task(w, c.task);
+    assert_true(c.deadline_at >= before + 650000 && c.deadline_at <= world_now(w) + 650000);
+    assert_int_equal(call(w, &put.call, CALL_SERVICE_PUT), 0);
+    free(put.stored);
+    before = world_now(w);
+    assert_int_equal(call(w, &c.call, CALL_EXTEND), 0);
+    (void)world_keep_task(w, c.task);
+    assert_true(c.deadline_at >= before + 950000 && c.deadline_at <= world_now(w) + 950000);
 }
 
 static void test_a_heartbeat_in_sent_moves_both_times(struct world *w)
@@ -216,6 +248,7 @@ static const struct test_case cases[] = {
     {"heartbeat: moves the deadline", test_a_heartbeat_moves_the_deadline, 0},
     {"heartbeat: moves both times of SENT", test_a_heartbeat_in_sent_moves_both_times, 0},
     {"heartbeat: never moves a deadline closer", test_a_deadline_never_moves_closer, 0},
+    {"heartbeat: as long as its claim", test_a_heartbeat_is_as_long_as_its_claim, 0},
     {"heartbeat: other attempts conflict", test_heartbeats_of_other_attempts_conflict, 0},
     {"heartbeat: after the deadline", test_a_heartbeat_after_the_deadline_conflicts, 0},
     {"heartbeat: keeps the rescue away", test_a_heartbeat_keeps_the_rescue_away, 0},

@@ -149,6 +149,8 @@ static struct task *claimed_task(int64_t id, const char *service, int32_t attemp
     t.retry_count = retries;
     t.max_retry = 3;
     t.priority = 5;
+    t.claimed_at = T0;
+    t.deadline_at = T0 + 5000 + MARGIN;
     return task_dup(&t);
 }
 
@@ -360,8 +362,22 @@ static void test_pause_and_resume(void **state)
     hint(f, "orders", 4, 1, T0 + 10);
     f->services[0].paused = true;
     set_services(f);
+    struct scan_row rows[] = {
+        {.id = 1, .next_attempt_time = T0 + 10, .status = TASK_PENDING, .priority = 5},
+        {.id = 2,
+         .next_attempt_time = T0 - 40,
+         .status = TASK_SENDING,
+         .attempt = 1,
+         .deadline_at = T0 + 900,
+         .max_retry = 3,
+         .priority = 5},
+    };
     tick_at(f, T0 + 2000);
-    assert_int_equal(f->a.n, 0);
+    assert_true(answer_scans(f, rows, 2, 4) > 0);
+    assert_int_equal(take(f, ACTION_CLAIM, claims, 8), 0);
+    assert_int_equal(take(f, ACTION_FINISH, claims, 8), 1); /* a ghost is rescued all the same */
+    assert_int_equal(claims[0].finish.id, 2);
+    finished(f, &claims[0], FINISH_DONE);
     sched_explain(f->s, f->now, STR("orders"), 1, T0 + 10, &e);
     assert_int_equal(e.gate, GATE_PAUSED);
     f->services[0].paused = false;
@@ -370,6 +386,56 @@ static void test_pause_and_resume(void **state)
         .id = 1, .next_attempt_time = T0 + 10, .status = TASK_PENDING, .priority = 5};
     assert_true(answer_scans(f, &row, 1, 4) > 0);
     assert_int_equal(take(f, ACTION_CLAIM, claims, 8), 1);
+}
+
+/* A batch of claims that the store did not take is one failure, not one for each item. */
+static void test_one_pause_for_a_batch(void **state)
+{
+    struct fixture *f = *state;
+    struct action claims[16];
+
+    answer_scans(f, NULL, 0, 4);
+    for (int64_t id = 1; id <= 8; id++)
+        hint(f, "orders", 4, id, T0);
+    tick_at(f, T0);
+    size_t n = take(f, ACTION_CLAIM, claims, 16);
+    assert_int_equal(n, 8);
+    for (size_t i = 0; i < n; i++)
+        sched_claimed(f->s, f->now, ERR_BUSY, &claims[i].claim, &f->a);
+    assert_true(sched_next_wakeup(f->s) <= T0 + 100);
+    tick_at(f, T0 + 100);
+    assert_int_equal(take(f, ACTION_CLAIM, claims, 16), 8);
+}
+
+/* Backlogs of one service leave room in max_tracked (1,000) for another's due task. */
+static void test_backlog_leaves_room_in_memory(void **state)
+{
+    struct fixture *f = *state;
+    struct sched_stats stats;
+
+    f->services[0].paused = false;
+    add_service(f, "other", 8);
+    set_services(f);
+    answer_scans(f, NULL, 0, 4);
+    for (int64_t id = 1; id <= 2000; id++)
+        hint(f, "orders", (int32_t)(id % 10), id, T0 + 1000);
+    sched_stats(f->s, &stats);
+    assert_true(stats.n_tracked < 1000);
+    hint(f, "other", 4, 5000, T0 + 1000);
+    struct sched_explanation e;
+    sched_explain(f->s, f->now, STR("other"), 5000, T0, &e);
+    assert_true(e.tracked);
+}
+
+/* The request of a claim that was recognised leaves by the first one's deadline. */
+static void test_fence(void **state)
+{
+    struct task t = task_empty();
+
+    (void)state;
+    t.claimed_at = T0;
+    assert_int_equal(claim_fence(&t, MARGIN, 500, T0, 500), 500 + MARGIN);
+    assert_int_equal(claim_fence(&t, MARGIN, 5500, T0 + 5000, 5500), 500 + MARGIN);
 }
 
 /* With 16 slots in all and one service that never answers, another still gets in. */
@@ -433,6 +499,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_ghosts, setup, teardown),
         cmocka_unit_test_setup_teardown(test_stop_gives_back, setup, teardown),
         cmocka_unit_test_setup_teardown(test_pause_and_resume, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_one_pause_for_a_batch, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_backlog_leaves_room_in_memory, setup_small, teardown),
+        cmocka_unit_test(test_fence),
         cmocka_unit_test_setup_teardown(test_slow_service_leaves_room, setup_small, teardown),
         cmocka_unit_test_setup_teardown(test_backlog_in_pieces, setup, teardown),
     };
