@@ -163,17 +163,30 @@ size_t utf8_clean(char *dst, size_t cap, struct str src)
     return len;
 }
 
+bool name_char_valid(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-';
+}
+
 bool name_valid(struct str s, size_t max)
 {
-    if (s.len == 0 || s.len > max)
+    if (s.len == 0 || s.len > max || str_eqz(s, ".") || str_eqz(s, ".."))
         return false;
     for (size_t i = 0; i < s.len; i++) {
-        char c = s.p[i];
-        bool alnum = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-        if (!alnum && c != '.' && c != '_' && c != '-')
+        if (!name_char_valid(s.p[i]))
             return false;
     }
     return true;
+}
+
+int hex_digit(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if ((c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'))
+        return (c | 0x20) - 'a' + 10;
+    return -1;
 }
 
 bool str_to_i64(struct str s, int64_t *ret)

@@ -48,8 +48,12 @@ bool utf8_has_edge_space(struct str s);
  * cap >= 1; dst and src do not overlap. */
 size_t utf8_clean(char *dst, size_t cap, struct str src);
 
-/* True for a service, handler, policy or node name: [A-Za-z0-9._-]{1,max}. */
+/* True for a service, handler, policy or node name: [A-Za-z0-9._-]{1,max}, but neither "." nor
+ * "..", which lead out of a URL's path. */
 bool name_valid(struct str s, size_t max);
+bool name_char_valid(char c); /* [A-Za-z0-9._-] */
+
+int hex_digit(char c); /* 0 to 15; -1 = none */
 
 /* Parses a whole span as a decimal integer without white space or leading '+'. Returns false on
  * anything else or on overflow, and leaves *ret untouched. */

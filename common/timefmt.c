@@ -5,8 +5,6 @@
 #include <string.h>
 
 #define DAY_MS INT64_C(86400000)
-#define MIN_TIME (-INT64_C(62167219200000)) /* 0000-01-01T00:00:00.000Z */
-#define MAX_TIME INT64_C(253402300799999)   /* 9999-12-31T23:59:59.999Z */
 
 #define TIME_HINT                                                                                  \
     "an RFC 3339 time with a zone such as 2026-01-31T12:34:56Z or 2026-01-31T12:34:56.789+08:00"
@@ -76,7 +74,7 @@ static bool civil_to_ms(const struct civil *c, int offset_minutes, wall_ms *ret)
 
 void time_format(wall_ms t, char dst[TIME_TEXT_LEN + 1])
 {
-    t = t < MIN_TIME ? MIN_TIME : t > MAX_TIME ? MAX_TIME : t;
+    t = t < TIME_MIN ? TIME_MIN : t > TIME_MAX ? TIME_MAX : t;
     int64_t days = t / DAY_MS - (t % DAY_MS < 0);
     unsigned ms = (unsigned)(t - days * DAY_MS);
     struct civil c;
@@ -184,7 +182,7 @@ int time_parse(struct str s, wall_ms *ret, struct err *err)
     wall_ms t;
     if (!civil_valid(&c) || !civil_to_ms(&c, offset, &t))
         return err_set(err, ERR_INVALID, "no such date or time of day: expected " TIME_HINT);
-    if (t < MIN_TIME || t > MAX_TIME)
+    if (t < TIME_MIN || t > TIME_MAX)
         return err_set(err, ERR_INVALID, "a time outside the years 0000 to 9999 in UTC");
     *ret = t;
     return 0;

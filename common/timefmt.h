@@ -10,8 +10,12 @@
 
 #define TIME_TEXT_LEN 24 /* "2026-01-31T12:34:56.789Z" */
 
-/* Writes RFC 3339 in UTC with milliseconds, NUL-terminated. Years 0000 to 9999; a time outside is
- * clamped. */
+/* The years 0000 to 9999: what has a text, and what every database can store. */
+#define TIME_MIN (-INT64_C(62167219200000)) /* 0000-01-01T00:00:00.000Z */
+#define TIME_MAX INT64_C(253402300799999)   /* 9999-12-31T23:59:59.999Z */
+
+/* Writes RFC 3339 in UTC with milliseconds, NUL-terminated. A time outside of TIME_MIN to TIME_MAX
+ * is clamped. */
 void time_format(wall_ms t, char dst[TIME_TEXT_LEN + 1]);
 
 /* Parses RFC 3339 with a zone ("Z" or "+hh:mm"; any number of fraction digits, cut to ms; leap

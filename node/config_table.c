@@ -80,15 +80,14 @@ static int check_secret(struct str v, struct err *err)
 
 static int check_store(struct str v, struct err *err)
 {
-    if (has_prefix(v, "mysql://") || has_prefix(v, "mariadb://"))
-        return err_set(err, ERR_INVALID,
-                       "this version has no store for MySQL and MariaDB yet: "
-                       "use sqlite:FILE or postgres://…");
     if (str_eqz(v, "sqlite:") || has_prefix(v, "sqlite::") || has_prefix(v, "sqlite:file:"))
-        return err_set(err, ERR_INVALID, "expected a file, sqlite:FILE: tasks have to outlive the node");
-    if (!has_prefix(v, "sqlite:") && !has_prefix(v, "postgres://"))
         return err_set(err, ERR_INVALID,
-                       "expected sqlite:FILE or postgres://user:password@host:port/db");
+                       "expected a file, sqlite:FILE: tasks have to outlive the node");
+    if (!has_prefix(v, "sqlite:") && !has_prefix(v, "postgres://") && !has_prefix(v, "mysql://") &&
+        !has_prefix(v, "mariadb://"))
+        return err_set(err, ERR_INVALID,
+                       "expected sqlite:FILE or postgres://user:password@host:port/db or "
+                       "mysql://user:password@host:port/db");
     if (memmem(v.p, v.len, ":***@", 5))
         return err_set(err, ERR_INVALID,
                        "the password is the mask that --check-config prints: "
@@ -171,7 +170,7 @@ const struct config_key config_keys[] = {
     {"store.queue_limit", U32(store_queue_limit, "10000", 1, 1e6)},
     {"store.statement_timeout", DURATION(statement_timeout_ms, "5s", 1, HOUR)},
     {"store.url", STRING(store, "sqlite:jobflow.db"), .check = check_store, .url = true,
-     FLAG("--store", "URL", "sqlite:FILE or postgres://user:password@host:port/db")},
+     FLAG("--store", "URL", "sqlite:FILE, or postgres:// or mysql://user:password@host:port/db")},
     {"tasks.max_ahead", DURATION(max_ahead_ms, "3650d", SECOND, 36500 * DAY)},
     {"tasks.max_payload", SIZE(max_payload, "64KiB", 64, 4 * MIB)},
     {"tasks.max_timeout", DURATION(max_timeout_ms, "24h", 10, 24 * DAY)},

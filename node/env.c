@@ -34,6 +34,17 @@ static void env_policy_of(void *ctx, struct str service_name, char dst[TASK_POLI
     service_table_policy(&n->services, service_name, dst);
 }
 
+static bool env_services_known(void *ctx)
+{
+    struct node *n = ctx;
+    bool known;
+
+    pthread_mutex_lock(&n->status.lock);
+    known = n->status.services_known;
+    pthread_mutex_unlock(&n->status.lock);
+    return known;
+}
+
 struct question {
     struct mail mail; /* first */
     struct node *node;
@@ -158,6 +169,7 @@ void node_api_env(struct node *n, struct api_env *ret)
         .ctx = n,
         .shards_of = env_shards_of,
         .policy_of = env_policy_of,
+        .services_known = env_services_known,
         .explain = env_explain,
         .services_changed = env_services_changed,
         .ready = env_ready,

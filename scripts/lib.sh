@@ -109,3 +109,35 @@ exec_as_postgres() {
         exec "$@"
     fi
 }
+
+# As a user of its own when we are root, in place of the (sub)shell.
+exec_as_mysql() {
+    if [ "$(id -u)" -eq 0 ]; then
+        exec setpriv --reuid=mysql --regid=mysql --clear-groups "$@"
+    else
+        exec "$@"
+    fi
+}
+
+# mysql_start DIR: a MariaDB of its own in DIR (which exists), on a free port. Sets MYSQL_PID and
+# MYSQL_URL. End it with: kill -TERM "$MYSQL_PID" (it takes SIGINT for nothing).
+# shellcheck disable=SC2034
+mysql_start() {
+    local dir=$1 port server
+    server=$(PATH=$PATH:/usr/sbin:/usr/libexec command -v mariadbd) ||
+        die "MariaDB's server is not installed: ./scripts/setup --mysql"
+    port=$(free_port)
+    if [ "$(id -u)" -eq 0 ]; then
+        chown mysql "$dir"
+    fi
+    (cd "$dir" && exec_as_mysql mariadb-install-db --no-defaults --datadir="$dir/data" \
+        --auth-root-authentication-method=normal --skip-test-db --skip-name-resolve) \
+        >"$dir/install.log" 2>&1 || { cat "$dir/install.log" >&2; die "mariadb-install-db failed"; }
+    (cd "$dir" && exec_as_mysql "$server" --no-defaults --datadir="$dir/data" --port="$port" \
+        --socket="$dir/socket" --pid-file="$dir/pid" --bind-address=127.0.0.1 \
+        --skip-name-resolve --skip-log-bin >"$dir/mysql.log" 2>&1) &
+    MYSQL_PID=$!
+    MYSQL_URL=mysql://root@127.0.0.1:$port/jobflow
+    wait_for 30 "MariaDB" mariadb --no-defaults -h 127.0.0.1 -P "$port" -u root \
+        -e "CREATE DATABASE IF NOT EXISTS jobflow"
+}

@@ -58,8 +58,9 @@ struct jobflow_task {
     /* Byte for byte as it was submitted; "null" if there was none. */
     const char *payload_text;
     size_t payload_len;
-    /* The same as cJSON reads it: numbers are doubles. NULL when cJSON cannot read it (a number of
-     * more than 63 characters, nesting beyond 1,000); payload_text is there all the same. */
+    /* The same as cJSON reads it: numbers are doubles. NULL when cJSON cannot read it (nesting
+     * beyond 1,000; in old versions numbers of 64 characters); payload_text is there all the same.
+     */
     const struct cJSON *payload;
 };
 
@@ -169,12 +170,14 @@ struct event_base *jobflow_executor_base(struct jobflow_executor *ex);
 struct evhttp *jobflow_executor_http(struct jobflow_executor *ex);
 
 /* ---- Calls to the node ------------------------------------------------------------------- */
-/* They block. Any thread, also within a handler and after run. All need node_url: EINVAL without. */
+/* They block. Any thread, also within a handler and after run. All need node_url: EINVAL without.
+ */
 
 /* The result of an attempt that was answered with LATER; any outcome but LATER itself. Tried again
  * with growing waits while the node cannot be reached. With SUCCESS the trace id counts as done
  * from the call on, even if the node never hears of it: a repeat is answered without the handler.
- * Errors: EINVAL, ENOMEM, EUNREACHABLE (the node calls again after the deadline), ESTALE, EREFUSED. */
+ * Errors: EINVAL, ENOMEM, EUNREACHABLE (the node calls again after the deadline), ESTALE, EREFUSED.
+ */
 int jobflow_result_send(struct jobflow_executor *ex, const char *trace_id, int32_t attempt,
                         const struct jobflow_answer *answer);
 
@@ -183,10 +186,10 @@ int jobflow_result_send(struct jobflow_executor *ex, const char *trace_id, int32
 int jobflow_heartbeat(struct jobflow_executor *ex, const char *trace_id, int32_t attempt,
                       int64_t extend_ms);
 
-/* Any other call of the node's interface, once. `body` is JSON or NULL. *ret_answer (which may be
- * NULL) becomes the answer's body, NUL-terminated and at most 1 MiB; the caller frees it by free().
- * Errors: EINVAL, ENOMEM, EUNREACHABLE (no whole answer came; whether the call took effect is not
- * known). A status of 4xx or 5xx is no error. */
+/* Any other call of the node's interface, once. `body` is JSON or NULL. *ret_answer (ret_answer
+ * may be NULL) becomes the answer's body, NUL-terminated and at most 1 MiB, which the caller frees
+ * by free(), or NULL when it has none. Errors: EINVAL, ENOMEM, EUNREACHABLE (no whole answer came;
+ * whether the call took effect is not known). A status of 4xx or 5xx is no error. */
 int jobflow_call(struct jobflow_executor *ex, const char *method, const char *path,
                  const char *body, int *ret_status, char **ret_answer);
 

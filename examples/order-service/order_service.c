@@ -6,38 +6,31 @@
  * not made twice. When the time has come JobFlow calls POST /jobflow/cancel-order, perhaps more
  * than once; the order is cancelled only if it is still unpaid, so neither a repeat nor a payment
  * in the same instant does harm. */
+#include <cjson/cJSON.h>
 #include <event2/buffer.h>
 #include <event2/event.h>
 #include <event2/http.h>
-#include <jansson.h>
+#include <jobflow_executor.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
-#include "examples/order-service/jobflow_client.h"
 #include "examples/order-service/orders.h"
 
 #define SERVICE "order-service"
 #define DEFAULT_TIMEOUT "30m"
+#define BIZ_UUID_SIZE (ORDER_ID_MAX + 16)
 
 struct app {
     sqlite3 *db;
-    struct jobflow *jobflow;
-    struct event_base *base;
-    char base_url[256];
-    bool registered;
+    struct jobflow_executor *executor;
 };
 
-static int64_t now_ms(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
+static struct jobflow_executor *stopped_by_signals;
 
 static void say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 static void say(const char *fmt, ...)
@@ -52,15 +45,6 @@ static void say(const char *fmt, ...)
     fflush(stdout);
 }
 
-/* "2026-01-31T12:34:56.789Z" in milliseconds. */
-static int64_t parse_time(const char *text)
-{
-    struct tm tm = {0};
-    char *rest = strptime(text, "%Y-%m-%dT%H:%M:%S", &tm);
-
-    return rest ? (int64_t)timegm(&tm) * 1000 + (*rest == '.' ? atoi(rest + 1) : 0) : 0;
-}
-
 static bool is_order_id(const char *id)
 {
     size_t len = strspn(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_");
@@ -71,12 +55,12 @@ static bool is_order_id(const char *id)
 /* ---- Answers ----------------------------------------------------------------------------- */
 
 /* Takes `body`. */
-static void answer(struct evhttp_request *req, int status, json_t *body)
+static void answer(struct evhttp_request *req, int status, cJSON *body)
 {
-    char *text = json_dumps(body, JSON_COMPACT);
+    char *text = cJSON_PrintUnformatted(body);
     struct evbuffer *out = evbuffer_new();
 
-    json_decref(body);
+    cJSON_Delete(body);
     evhttp_add_header(evhttp_request_get_output_headers(req), "Content-Type", "application/json");
     if (out && text)
         evbuffer_add_printf(out, "%s\n", text);
@@ -88,84 +72,131 @@ static void answer(struct evhttp_request *req, int status, json_t *body)
 
 static void refuse(struct evhttp_request *req, int status, const char *detail)
 {
-    answer(req, status, json_pack("{s:s}", "error", detail));
+    cJSON *body = cJSON_CreateObject();
+
+    cJSON_AddStringToObject(body, "error", detail);
+    answer(req, status, body);
 }
 
-static json_t *read_body(struct evhttp_request *req)
+static cJSON *order_json(const struct order *o)
 {
-    struct evbuffer *in = evhttp_request_get_input_buffer(req);
-    size_t len = evbuffer_get_length(in);
+    cJSON *body = cJSON_CreateObject();
 
-    return json_loadb((const char *)evbuffer_pullup(in, -1), len, 0, NULL);
+    cJSON_AddStringToObject(body, "orderId", o->id);
+    cJSON_AddStringToObject(body, "status", o->status);
+    return body;
+}
+
+/* ---- JobFlow ----------------------------------------------------------------------------- */
+
+static void biz_uuid_of(const char *id, char dst[BIZ_UUID_SIZE])
+{
+    snprintf(dst, BIZ_UUID_SIZE, "order-timeout:%s", id);
+}
+
+/* Gives JobFlow the task that cancels the order. Returns the HTTP status, or 0 without an answer;
+ * *ret is the answer's JSON or NULL. */
+static int schedule(struct app *app, const struct order *o, cJSON **ret)
+{
+    char biz_uuid[BIZ_UUID_SIZE];
+    char *text = NULL;
+    int status = 0;
+    cJSON *task = cJSON_CreateObject();
+
+    biz_uuid_of(o->id, biz_uuid);
+    cJSON_AddStringToObject(task, "bizUuid", biz_uuid);
+    cJSON_AddStringToObject(task, "serviceName", SERVICE);
+    cJSON_AddStringToObject(task, "handler", "cancel-order");
+    cJSON_AddStringToObject(task, "delay", o->timeout);
+    cJSON_AddStringToObject(cJSON_AddObjectToObject(task, "payload"), "orderId", o->id);
+    char *body = cJSON_PrintUnformatted(task);
+    if (body)
+        jobflow_call(app->executor, "POST", "/api/delay-tasks", body, &status, &text);
+    if (status == 200 || status == 201)
+        orders_set_scheduled(app->db, o->id);
+    *ret = cJSON_Parse(text);
+    free(text);
+    free(body);
+    cJSON_Delete(task);
+    return status;
+}
+
+/* What JobFlow calls when the time has come. */
+static struct jobflow_answer cancel_order(const struct jobflow_task *task, void *ctx)
+{
+    struct app *app = ctx;
+    const char *id = cJSON_GetStringValue(cJSON_GetObjectItem(task->payload, "orderId"));
+    struct timespec now;
+    bool changed;
+
+    if (!id)
+        return jobflow_fail("not a task of ours");
+    if (!orders_end(app->db, id, "cancelled", &changed))
+        return jobflow_retry(0, "the database is away");
+    const char *did = changed ? "cancelled" : "left alone, it is not unpaid";
+    clock_gettime(CLOCK_REALTIME, &now);
+    say("order=%s %s attempt=%d late_ms=%lld", id, did, task->attempt,
+        (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000 - task->execute_time_ms);
+    return jobflow_success("%s", did);
 }
 
 /* ---- Orders ------------------------------------------------------------------------------ */
 
-static void biz_uuid_of(const char *id, char dst[ORDER_ID_MAX + 16])
+/* False when the member is there and is no text. */
+static bool read_text(const cJSON *body, const char *name, const char **ret)
 {
-    snprintf(dst, ORDER_ID_MAX + 16, "order-timeout:%s", id);
-}
+    const cJSON *member = cJSON_GetObjectItemCaseSensitive(body, name);
 
-/* Gives JobFlow the task that cancels the order. */
-static long schedule(struct app *app, const struct order *o, json_t **ret)
-{
-    char biz_uuid[ORDER_ID_MAX + 16];
-
-    biz_uuid_of(o->id, biz_uuid);
-    json_t *task =
-        json_pack("{s:s, s:s, s:s, s:s, s:{s:s}}", "bizUuid", biz_uuid, "serviceName", SERVICE,
-                  "handler", "cancel-order", "delay", o->timeout, "payload", "orderId", o->id);
-    long status = jobflow_submit(app->jobflow, task, ret);
-    if (status == 200 || status == 201)
-        orders_set_scheduled(app->db, o->id);
-    return status;
+    if (member)
+        *ret = cJSON_GetStringValue(member);
+    return !member || *ret;
 }
 
 /* POST /orders {"orderId": …, "timeout": "30m"}, both optional. */
-static void place_order(struct app *app, struct evhttp_request *req)
+static void place_order(struct app *app, struct evhttp_request *req, const cJSON *body)
 {
-    char id[ORDER_ID_MAX + 1];
-    const char *given = NULL;
+    char made[ORDER_ID_MAX + 1];
+    const char *id = made;
     const char *timeout = DEFAULT_TIMEOUT;
     struct order o;
-    json_t *task = NULL;
-    json_t *body = read_body(req);
+    cJSON *task;
 
-    snprintf(id, sizeof(id), "o-%08x%08x", (unsigned)time(NULL), (unsigned)random());
-    if (json_unpack(body, "{s?s, s?s}", "orderId", &given, "timeout", &timeout) != 0 ||
-        (given && !is_order_id(given)) || strlen(timeout) >= sizeof(o.timeout)) {
+    snprintf(made, sizeof(made), "o-%08x%08x", (unsigned)time(NULL), (unsigned)random());
+    if (!cJSON_IsObject(body) || !read_text(body, "orderId", &id) || !is_order_id(id) ||
+        !read_text(body, "timeout", &timeout) || strlen(timeout) >= sizeof(o.timeout)) {
         refuse(req, 400,
                "expected {\"orderId\": \"letters, digits, - and _\", \"timeout\": \"30m\"}");
-        goto out;
+        return;
     }
-    if (!orders_add(app->db, given ? given : id, timeout) ||
-        !orders_find(app->db, given ? given : id, &o)) {
+    if (!orders_add(app->db, id, timeout) || !orders_find(app->db, id, &o)) {
         refuse(req, 500, "the order could not be stored");
-        goto out;
+        return;
     }
-    long status = schedule(app, &o, &task);
+    int status = schedule(app, &o, &task);
     if (status >= 400 && status < 500 && !o.scheduled) {
         orders_remove(app->db, o.id);
-        answer(req, 400, json_pack("{s:s, s:O*}", "error", "JobFlow refused", "reason", task));
-        goto out;
+        cJSON *said = cJSON_CreateObject();
+        cJSON_AddStringToObject(said, "error", "JobFlow refused");
+        cJSON_AddItemToObject(said, "reason", task);
+        answer(req, 400, said);
+        return;
     }
     say("order=%s placed, to be paid within %s", o.id, o.timeout);
-    answer(req, status == 200 ? 200 : 201,
-           json_pack("{s:s, s:s, s:O*, s:O*}", "orderId", o.id, "status", o.status, "traceId",
-                     json_object_get(task, "traceId"), "payUntil",
-                     json_object_get(task, "executeTime")));
-out:
-    json_decref(task);
-    json_decref(body);
+    cJSON *said = order_json(&o);
+    cJSON_AddItemToObject(said, "traceId", cJSON_DetachItemFromObject(task, "traceId"));
+    cJSON_AddItemToObject(said, "payUntil", cJSON_DetachItemFromObject(task, "executeTime"));
+    answer(req, status == 200 ? 200 : 201, said);
+    cJSON_Delete(task);
 }
 
 /* POST /orders/{id}/pay */
 static void pay_order(struct app *app, struct evhttp_request *req, const char *id)
 {
-    char biz_uuid[ORDER_ID_MAX + 16];
+    char biz_uuid[BIZ_UUID_SIZE];
+    char path[BIZ_UUID_SIZE + 32];
     struct order o;
-    json_t *ignored;
     bool changed;
+    int status = 0;
 
     if (!orders_end(app->db, id, "paid", &changed) || !orders_find(app->db, id, &o)) {
         refuse(req, 404, "no such order");
@@ -177,49 +208,27 @@ static void pay_order(struct app *app, struct evhttp_request *req, const char *i
     }
     /* A task that is under way already finds the order paid: nothing depends on this answer. */
     biz_uuid_of(id, biz_uuid);
-    long status = jobflow_cancel(app->jobflow, biz_uuid, &ignored);
-    json_decref(ignored);
+    snprintf(path, sizeof(path), "/api/delay-tasks/%s", biz_uuid);
+    jobflow_call(app->executor, "DELETE", path, NULL, &status, NULL);
     say("order=%s paid, its task: %s", id, status == 200 ? "cancelled" : "left to find it paid");
-    answer(req, 200,
-           json_pack("{s:s, s:s, s:b}", "orderId", id, "status", o.status, "taskCancelled",
-                     status == 200));
+    cJSON *said = order_json(&o);
+    cJSON_AddBoolToObject(said, "taskCancelled", status == 200);
+    answer(req, 200, said);
 }
 
 static void show_order(struct app *app, struct evhttp_request *req, const char *id)
 {
     struct order o;
 
-    if (!orders_find(app->db, id, &o))
-        refuse(req, 404, "no such order");
+    if (orders_find(app->db, id, &o))
+        answer(req, 200, order_json(&o));
     else
-        answer(req, 200, json_pack("{s:s, s:s}", "orderId", o.id, "status", o.status));
-}
-
-/* POST /jobflow/cancel-order: what JobFlow calls when the time has come. */
-static void handle_cancel_order(struct app *app, struct evhttp_request *req)
-{
-    const char *id;
-    const char *execute_time;
-    int attempt;
-    bool changed;
-    json_t *envelope = read_body(req);
-
-    if (json_unpack(envelope, "{s:s, s:i, s:{s:s}}", "executeTime", &execute_time, "attempt",
-                    &attempt, "payload", "orderId", &id) != 0) {
-        refuse(req, 400, "not a task of ours"); /* 400 tells JobFlow not to retry */
-    } else if (!orders_end(app->db, id, "cancelled", &changed)) {
-        refuse(req, 503, "the database is away"); /* and this one to retry */
-    } else {
-        const char *did = changed ? "cancelled" : "left alone, it is not unpaid";
-        int64_t late_ms = now_ms() - parse_time(execute_time);
-        say("order=%s %s attempt=%d late_ms=%lld", id, did, attempt, (long long)late_ms);
-        answer(req, 200, json_pack("{s:b, s:s}", "success", 1, "message", did));
-    }
-    json_decref(envelope);
+        refuse(req, 404, "no such order");
 }
 
 /* ---- The program ------------------------------------------------------------------------- */
 
+/* All paths but those of tasks. */
 static void on_request(struct evhttp_request *req, void *ctx)
 {
     struct app *app = ctx;
@@ -229,85 +238,76 @@ static void on_request(struct evhttp_request *req, void *ctx)
     char id[ORDER_ID_MAX + 1];
     int end = 0;
 
-    if (post && strcmp(path, "/orders") == 0)
-        place_order(app, req);
-    else if (post && strcmp(path, "/jobflow/cancel-order") == 0)
-        handle_cancel_order(app, req);
-    else if (post && sscanf(path, "/orders/%64[^/]/pay%n", id, &end) == 1 && end > 0 && !path[end])
+    if (post && strcmp(path, "/orders") == 0) {
+        struct evbuffer *in = evhttp_request_get_input_buffer(req);
+        size_t len = evbuffer_get_length(in);
+        cJSON *body = cJSON_ParseWithLength((const char *)evbuffer_pullup(in, -1), len);
+        place_order(app, req, body);
+        cJSON_Delete(body);
+    } else if (post && sscanf(path, "/orders/%64[^/]/pay%n", id, &end) == 1 && end > 0 &&
+               !path[end]) {
         pay_order(app, req, id);
-    else if (get && sscanf(path, "/orders/%64[^/]%n", id, &end) == 1 && !path[end])
+    } else if (get && sscanf(path, "/orders/%64[^/]%n", id, &end) == 1 && !path[end]) {
         show_order(app, req, id);
-    else
+    } else {
         refuse(req, 404, "no such path");
+    }
 }
 
-/* Twice a second: registers until that has worked, then submits what could not be before. */
+/* Twice a second: submits what could not be before. */
 static void on_timer(evutil_socket_t fd, short what, void *ctx)
 {
     struct app *app = ctx;
     struct order o;
-    json_t *ret = NULL;
+    cJSON *answered;
+    bool changed;
     (void)fd;
     (void)what;
 
-    if (!app->registered) {
-        long status = jobflow_register(app->jobflow, SERVICE, app->base_url, &ret);
-        app->registered = status == 200 || status == 201;
-        if (app->registered)
-            say("registered at JobFlow as %s", app->base_url);
-    } else if (orders_find_unscheduled(app->db, &o)) {
-        long status = schedule(app, &o, &ret);
-        bool changed;
-        if (status >= 400 && status < 500 && orders_end(app->db, o.id, "cancelled", &changed))
-            say("order=%s cancelled: JobFlow refused its time-out", o.id);
-    }
-    json_decref(ret);
+    if (!orders_find_unscheduled(app->db, &o))
+        return;
+    int status = schedule(app, &o, &answered);
+    cJSON_Delete(answered);
+    if (status >= 400 && status < 500 && orders_end(app->db, o.id, "cancelled", &changed))
+        say("order=%s cancelled: JobFlow refused its time-out", o.id);
 }
 
-static void on_signal(evutil_socket_t fd, short what, void *ctx)
+static void on_log(void *ctx, const char *text)
 {
-    struct app *app = ctx;
-    (void)fd;
-    (void)what;
-
-    event_base_loopbreak(app->base);
+    (void)ctx;
+    say("%s", text);
 }
 
-static int serve(struct app *app, const char *address, int port)
+static void on_signal(int number)
+{
+    (void)number;
+    jobflow_executor_stop(stopped_by_signals);
+}
+
+static int serve(struct app *app)
 {
     struct timeval half_second = {0, 500000};
-    int rc = 1;
-    struct evhttp *http = evhttp_new(app->base);
-    struct event *stop = evsignal_new(app->base, SIGTERM, on_signal, app);
-    struct event *interrupt = evsignal_new(app->base, SIGINT, on_signal, app);
-    struct event *timer = event_new(app->base, -1, EV_PERSIST, on_timer, app);
+    struct event *timer =
+        event_new(jobflow_executor_base(app->executor), -1, EV_PERSIST, on_timer, app);
+    int rc = -1;
 
-    if (http && stop && interrupt && timer && event_add(stop, NULL) == 0 &&
-        event_add(interrupt, NULL) == 0 && event_add(timer, &half_second) == 0) {
-        evhttp_set_max_body_size(http, 65536);
-        evhttp_set_gencb(http, on_request, app);
-        if (evhttp_bind_socket(http, address, (ev_uint16_t)port) == 0) {
-            say("listens on http://%s:%d", address, port);
-            event_active(timer, EV_TIMEOUT, 0);
-            rc = event_base_dispatch(app->base) < 0;
-        } else {
-            perror("listen");
-        }
-    }
-    for (size_t i = 0; i < 3; i++) {
-        struct event *e = (struct event *[]){stop, interrupt, timer}[i];
-        if (e)
-            event_free(e);
-    }
-    if (http)
-        evhttp_free(http);
+    stopped_by_signals = app->executor;
+    signal(SIGTERM, on_signal);
+    signal(SIGINT, on_signal);
+    evhttp_set_gencb(jobflow_executor_http(app->executor), on_request, app);
+    if (timer && event_add(timer, &half_second) == 0)
+        rc = jobflow_executor_handle(app->executor, "cancel-order", cancel_order, app);
+    if (rc == 0)
+        rc = jobflow_executor_run(app->executor);
+    if (timer)
+        event_free(timer);
     return rc;
 }
 
 int main(int argc, char **argv)
 {
     struct app app = {0};
-    int rc = 1;
+    int rc = -1;
 
     if (argc != 5) {
         fprintf(stderr, "Usage: order-service ADDRESS PORT JOBFLOW_URL DATABASE\n"
@@ -315,16 +315,19 @@ int main(int argc, char **argv)
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);
-    srandom((unsigned)now_ms());
-    snprintf(app.base_url, sizeof(app.base_url), "http://%s:%s/jobflow", argv[1], argv[2]);
+    srandom((unsigned)(time(NULL) ^ getpid()));
+    /* One database connection, so handlers run on the loop, one at a time. */
+    struct jobflow_config config = {.service = SERVICE,
+                                    .address = argv[1],
+                                    .port = (uint16_t)atoi(argv[2]),
+                                    .node_url = argv[3],
+                                    .on_log = on_log};
     app.db = orders_open(argv[4]);
-    app.jobflow = jobflow_new(argv[3]);
-    app.base = event_base_new();
-    if (app.db && app.jobflow && app.base)
-        rc = serve(&app, argv[1], atoi(argv[2]));
-    if (app.base)
-        event_base_free(app.base);
-    jobflow_free(app.jobflow);
+    if (app.db && jobflow_executor_new(&config, &app.executor) == 0) {
+        say("listens on http://%s:%d", argv[1], jobflow_executor_port(app.executor));
+        rc = serve(&app);
+    }
+    jobflow_executor_free(app.executor);
     sqlite3_close(app.db);
-    return rc;
+    return rc != 0;
 }

@@ -23,8 +23,9 @@ static void api_free(struct api *a)
 static int check_config(const struct api_config *cfg, struct err *err)
 {
     if (cfg->threads == 0 || cfg->max_payload == 0 || cfg->max_ahead_ms <= 0 ||
-        cfg->default_timeout_ms <= 0 || cfg->max_timeout_ms < 1 ||
-        cfg->max_timeout_ms > INT32_MAX || cfg->max_body > SIZE_MAX / BODIES_IN_MEMORY)
+        cfg->default_timeout_ms <= 0 || cfg->default_timeout_ms > INT32_MAX ||
+        cfg->max_timeout_ms < 1 || cfg->max_timeout_ms > INT32_MAX ||
+        cfg->max_body > SIZE_MAX / BODIES_IN_MEMORY)
         return err_set(err, ERR_INVALID, "a limit of the HTTP interface is out of range");
     return 0;
 }
@@ -88,7 +89,7 @@ void api_drain(struct api *a, int64_t grace_ms)
 
 bool api_is_drained(const struct api *a)
 {
-    return http_server_connections(a->http) == 0;
+    return http_server_is_drained(a->http);
 }
 
 void api_stop(struct api *a)

@@ -37,12 +37,16 @@ struct api_env {
      * the default of tasks that name no policy, and it decides the retries of asynchronous results.
      */
     void (*policy_of)(void *ctx, struct str service_name, char dst[TASK_POLICY_MAX + 1]);
+    /* NULL, or false while what shards_of and policy_of say may be wrong since the services have
+     * not been read yet: submissions are answered 503 then. */
+    bool (*services_known)(void *ctx);
     void (*explain)(void *ctx, struct explain_query *q);
     void (*services_changed)(void *ctx); /* after a PUT, pause, …: read job_service again now */
     /* Writes why not into the buffer, as text for people, and returns false when not ready. */
     bool (*ready)(void *ctx, struct buf *why);
     void (*metrics)(void *ctx, struct buf *dst);
-    /* NULL, or as dispatch_check_base_url. */
+    /* The rules for a service's settings. Errors: ERR_INVALID, with what is allowed; ERR_NOMEM;
+     * ERR_UNAVAILABLE when it cannot be told yet. */
     int (*check_base_url)(void *ctx, struct str url, struct err *err);
     int (*check_secret)(void *ctx, struct str secret, struct err *err);
 };
@@ -77,7 +81,9 @@ const char *api_address(const struct api *a);
 /* Stops accepting and returns at once; requests under way get their answers ("Connection: close"),
  * until grace_ms are over. */
 void api_drain(struct api *a, int64_t grace_ms);
-bool api_is_drained(const struct api *a); /* no connection is open any more */
+/* True once a drain has come to its end: no request is under way, also none whose client has gone,
+ * every answer is out and no connection is open. */
+bool api_is_drained(const struct api *a);
 
 /* Drains (if not done), waits until each operation that it has posted and each explain_query is
  * back, ends the loops, frees. So the store must still run, or have returned all it had; and not on

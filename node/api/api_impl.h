@@ -77,16 +77,25 @@ void call_problem(struct api_call *c, const struct problem *p);
 /* The document that was opened in call_out with problem_put_open, and added to. */
 void call_send_problem(struct api_call *c, enum problem_kind kind);
 
-/* What is to be said of the effect when the store fails. */
+/* What a call has left behind when it cannot be answered as wanted. */
 enum call_effect {
-    EFFECT_NONE,  /* reads */
-    EFFECT_REPEAT /* a write that may be repeated as it is */
+    EFFECT_NONE,   /* nothing: it only reads, or did not come to its write */
+    EFFECT_DONE,   /* its write; what failed is reading it again for the answer */
+    EFFECT_SUBMIT, /* unknown; a repeat with the same bizUuids stores nothing twice */
+    EFFECT_REPEAT, /* unknown; a repeat comes to the same as once */
+    EFFECT_AGAIN   /* unknown; a repeat may act a second time */
 };
-/* Posts the operation. On failure answers 503 and returns false. */
-bool call_post(struct api_call *c, struct store_op *op, void (*on_delivery)(struct mail *m));
+/* Posts the operation. On failure answers 503 and returns false; `effect` is what was left behind
+ * before: EFFECT_NONE or EFFECT_DONE. */
+bool call_post(struct api_call *c, struct store_op *op, void (*on_delivery)(struct mail *m),
+               enum call_effect effect);
+/* Whether the node has read the services, on which a new task's facts depend. If not, answers 503.
+ */
+bool call_services_known(struct api_call *c);
 /* Prepares a store_call for call_post. */
 struct store_op *call_prepare(struct store_call *sc, enum call_what what);
-/* Answers for an operation that came back with an error that has no meaning of its own. */
+/* Answers for an operation that came back with an error that has no meaning of its own. `effect` is
+ * what such a failure may have left behind. */
 void call_store_failed(struct api_call *c, const struct store_op *op, enum call_effect effect);
 
 /* Parses the body into loop->doc; its root is an object. False: *p says why not. */

@@ -26,11 +26,11 @@ static bool read_path(struct api_call *c, int64_t *ret_id, int32_t *ret_attempt,
 }
 
 /* Whether a CALL_GET found the task that the path names; if not, the call has been answered. */
-static bool found(struct api_call *c, const struct call_get *get)
+static bool found(struct api_call *c, const struct call_get *get, enum call_effect effect)
 {
     int rc = get->call.op.rc;
     if (rc && rc != ERR_NOT_FOUND)
-        call_store_failed(c, &get->call.op, EFFECT_REPEAT);
+        call_store_failed(c, &get->call.op, effect);
     else if (rc || !str_eq(c->params[0], str_from(get->task->trace_id)))
         call_not_found(c, "traceId", c->params[0]);
     else
@@ -60,6 +60,7 @@ struct result_state {
     struct api_call call;
     int64_t id;
     int32_t attempt;
+    bool is_stored; /* this call has ended the attempt */
     struct verdict verdict;
     struct call_get get;
     struct finish_op op;
@@ -71,12 +72,17 @@ static void result_fini(struct api_call *c)
     task_free(((struct result_state *)c)->get.task);
 }
 
+static enum call_effect effect_so_far(const struct result_state *s)
+{
+    return s->is_stored ? EFFECT_DONE : EFFECT_NONE;
+}
+
 /* Reads the task (again). */
 static void read_task(struct result_state *s, void (*then)(struct mail *m))
 {
     task_free(s->get.task);
     s->get = (struct call_get){.id = s->id};
-    call_post(&s->call, call_prepare(&s->get.call, CALL_GET), then);
+    call_post(&s->call, call_prepare(&s->get.call, CALL_GET), then, effect_so_far(s));
 }
 
 /* True if the attempt ended the way this result would have ended it. */
@@ -109,9 +115,9 @@ static void answer_ended(struct result_state *s)
 static void on_read_again(struct mail *m)
 {
     struct result_state *s = OWNER_OF(m, struct result_state, get.call.op.mail);
-    if (!found(&s->call, &s->get))
+    if (!found(&s->call, &s->get, effect_so_far(s)))
         return;
-    if (s->item.result == FINISH_DONE)
+    if (s->is_stored)
         call_send_task(&s->call, s->get.task);
     else
         answer_ended(s);
@@ -136,7 +142,8 @@ static void on_finished(struct mail *m)
         call_store_failed(c, &s->op.op, EFFECT_REPEAT);
         return;
     }
-    if (s->item.result == FINISH_DONE) {
+    s->is_stored = s->item.result == FINISH_DONE;
+    if (s->is_stored) {
         count_end(c->api, s->item.kind);
         LOG(c->api->env.log, LOG_DEBUG, "task.result", NULL, F_Z("traceId", s->get.task->trace_id),
             F_STR("bizUuid", s->get.task->biz_uuid), F_INT("attempt", s->attempt),
@@ -173,13 +180,13 @@ static void finish(struct result_state *s)
     s->op.op.kind = STORE_FINISH;
     s->op.items = &s->item;
     s->op.n = 1;
-    call_post(&s->call, &s->op.op, on_finished);
+    call_post(&s->call, &s->op.op, on_finished, EFFECT_NONE);
 }
 
 static void on_read(struct mail *m)
 {
     struct result_state *s = OWNER_OF(m, struct result_state, get.call.op.mail);
-    if (!found(&s->call, &s->get))
+    if (!found(&s->call, &s->get, EFFECT_NONE))
         return;
     const struct task *t = s->get.task;
     if (t->attempt == s->attempt && (task_status_bit(t->status) & TASK_IN_FLIGHT))
@@ -309,15 +316,13 @@ static void on_beat_read(struct mail *m)
 {
     struct beat_state *s = OWNER_OF(m, struct beat_state, get.call.op.mail);
     struct api_call *c = &s->call;
-    if (!found(c, &s->get))
+    if (!found(c, &s->get, EFFECT_NONE))
         return;
-    const struct task *t = s->get.task;
     const struct api_config *cfg = &c->api->cfg;
     s->op.extend_ms = s->extend_ms;
-    if (s->extend_ms == 0)
-        s->op.extend_ms =
-            (t->timeout_ms > 0 ? t->timeout_ms : cfg->default_timeout_ms) + cfg->ghost_margin_ms;
-    call_post(c, call_prepare(&s->op.call, CALL_EXTEND), on_extended);
+    s->op.default_timeout_ms = (int32_t)cfg->default_timeout_ms;
+    s->op.margin_ms = cfg->ghost_margin_ms;
+    call_post(c, call_prepare(&s->op.call, CALL_EXTEND), on_extended, EFFECT_NONE);
 }
 
 static void beat_handle(struct api_call *c)
@@ -329,7 +334,7 @@ static void beat_handle(struct api_call *c)
         return;
     }
     s->get.id = s->op.id;
-    call_post(c, call_prepare(&s->get.call, CALL_GET), on_beat_read);
+    call_post(c, call_prepare(&s->get.call, CALL_GET), on_beat_read, EFFECT_NONE);
 }
 
 const struct route attempt_routes[2] = {

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <assert.h>
 #include <stdlib.h>
 
 #include "node/api/api_impl.h"
@@ -79,8 +80,48 @@ struct store_op *call_prepare(struct store_call *sc, enum call_what what)
     return &sc->op;
 }
 
-bool call_post(struct api_call *c, struct store_op *op, void (*on_delivery)(struct mail *m))
+struct effect_row {
+    const char *word; /* in the problem's "effect" */
+    const char *hint;
+};
+
+static const struct effect_row effect_rows[] = {
+    [EFFECT_NONE] = {"none", "Nothing was done. Try again."},
+    [EFFECT_DONE] = {"done", "It is stored; only its record could not be read again for this "
+                             "answer. There is nothing to repeat."},
+    [EFFECT_SUBMIT] = {"unknown", "Whether it took effect is unknown. Repeat it as it is: with the "
+                                  "same bizUuid nothing is stored twice."},
+    [EFFECT_REPEAT] = {"unknown", "Whether it took effect is unknown. Repeat it as it is: twice "
+                                  "comes to the same as once."},
+    [EFFECT_AGAIN] = {"unknown", "Whether it took effect is unknown. Look at the task before you "
+                                 "repeat it: a repeat acts on the task as it is then."},
+};
+
+/* Answers with the problem, to which it adds what the call has left behind. */
+static void send_with_effect(struct api_call *c, struct problem *p, enum call_effect effect)
 {
+    const struct effect_row *row = &effect_rows[effect];
+    problem_hint(p, "%s", row->hint);
+    problem_put_open(call_out(c), p);
+    buf_addf(&c->loop->out, ",\"effect\":\"%s\"", row->word);
+    call_send_problem(c, p->kind);
+}
+
+bool call_services_known(struct api_call *c)
+{
+    const struct api_env *env = &c->api->env;
+    struct problem p;
+    if (!env->services_known || env->services_known(env->ctx))
+        return true;
+    problem_set(&p, PROBLEM_NOT_READY, NULL, "the node is starting");
+    send_with_effect(c, &p, EFFECT_NONE);
+    return false;
+}
+
+bool call_post(struct api_call *c, struct store_op *op, void (*on_delivery)(struct mail *m),
+               enum call_effect effect)
+{
+    assert(effect == EFFECT_NONE || effect == EFFECT_DONE);
     op->mail.on_delivery = on_delivery;
     op->reply = c->req->mailbox;
     int rc = store_post(&c->api->env.store, op);
@@ -93,10 +134,7 @@ bool call_post(struct api_call *c, struct store_op *op, void (*on_delivery)(stru
         problem_set(&p, PROBLEM_UNAVAILABLE, NULL, "this node is stopping");
     else
         problem_set(&p, PROBLEM_UNAVAILABLE, NULL, "the database cannot be reached");
-    problem_hint(&p, "Nothing was done. Try again after the time in Retry-After.");
-    problem_put_open(call_out(c), &p);
-    buf_addz(&c->loop->out, ",\"effect\":\"none\"");
-    call_send_problem(c, p.kind);
+    send_with_effect(c, &p, effect);
     return false;
 }
 
@@ -108,18 +146,11 @@ void call_store_failed(struct api_call *c, const struct store_op *op, enum call_
                         rc == ERR_BUSY || rc == ERR_NOMEM;
     enum problem_kind kind = is_transient ? PROBLEM_UNAVAILABLE : PROBLEM_INTERNAL;
     problem_set(&p, kind, NULL, "the database operation failed: %s", err_name(rc));
-    if (effect == EFFECT_REPEAT)
-        problem_hint(&p, "Whether it took effect is unknown. Repeat it as it is (a submission with "
-                         "the same bizUuid): a repeat never does it twice.");
-    else
-        problem_hint(&p, "Nothing was changed. Try again.");
-    problem_put_open(call_out(c), &p);
-    buf_addf(&c->loop->out, ",\"effect\":\"%s\"", effect == EFFECT_REPEAT ? "unknown" : "none");
     if (!is_transient)
         LOG(c->api->env.log, LOG_ERROR, "api.store_failed", "an operation failed for good",
             F_Z("error", err_name(rc)), F_Z("detail", op->err.text),
             F_Z("route", c->route->pattern));
-    call_send_problem(c, kind);
+    send_with_effect(c, &p, effect);
 }
 
 /* Tokens are bounded by the bytes: a value takes at least one, and a comma or colon. */

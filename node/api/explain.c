@@ -141,7 +141,7 @@ static void explain_handle(struct api_call *c)
         return;
     }
     s->op.biz_uuid = c->params[0];
-    call_post(c, call_prepare(&s->op.call, CALL_GET), on_got);
+    call_post(c, call_prepare(&s->op.call, CALL_GET), on_got, EFFECT_NONE);
 }
 
 const struct route explain_routes[1] = {

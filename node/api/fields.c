@@ -154,11 +154,10 @@ bool field_time(struct fields *f, const struct json_token *value, wall_ms *ret)
         return unescape(f, value, &s) && check_time(f->problem, f->name, s, ret);
     if (value->type != JSON_NUMBER)
         return wrong_type(f, value, "a time (RFC 3339 text or epoch milliseconds)");
-    if (json_to_i64(value, ret) && *ret != WALL_NONE)
-        return true;
-    problem_set(f->problem, PROBLEM_INVALID_FIELD, f->name,
-                "%s as a number has to be whole epoch milliseconds", f->name);
-    return false;
+    if (json_to_i64(value, ret))
+        return check_time_range(f->problem, f->name, *ret);
+    return problem_set(f->problem, PROBLEM_INVALID_FIELD, f->name,
+                       "%s as a number has to be whole epoch milliseconds", f->name);
 }
 
 bool check_name(struct problem *p, const char *field, struct str s, size_t max)
@@ -166,7 +165,9 @@ bool check_name(struct problem *p, const char *field, struct str s, size_t max)
     if (name_valid(s, max))
         return true;
     return problem_set(p, PROBLEM_INVALID_FIELD, field,
-                       "%s has to be 1 to %zu characters out of A-Z a-z 0-9 . _ -", field, max);
+                       "%s has to be 1 to %zu characters out of A-Z a-z 0-9 . _ - and neither "
+                       "\".\" nor \"..\"",
+                       field, max);
 }
 
 bool check_biz_uuid(struct problem *p, const char *field, struct str s)
@@ -188,6 +189,17 @@ bool check_time(struct problem *p, const char *field, struct str s, wall_ms *ret
     problem_set(p, PROBLEM_INVALID_FIELD, field, "%s: %s", field, err.text);
     problem_hint(p, "RFC 3339 with a zone, such as \"2026-01-31T12:00:00Z\", or epoch "
                     "milliseconds.");
+    return false;
+}
+
+bool check_time_range(struct problem *p, const char *field, wall_ms t)
+{
+    if (t >= TIME_MIN && t <= TIME_MAX)
+        return true;
+    problem_set(p, PROBLEM_INVALID_FIELD, field,
+                "%s has to lie within the years 0000 to 9999: epoch milliseconds from %lld to %lld",
+                field, (long long)TIME_MIN, (long long)TIME_MAX);
+    problem_hint(p, "A number means epoch milliseconds.");
     return false;
 }
 

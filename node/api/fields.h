@@ -30,20 +30,21 @@ struct field {
 bool fields_read(struct fields *f, uint32_t obj, const struct field *table, size_t n);
 
 bool field_string(struct fields *f, const struct json_token *value, struct str *ret);
-/* [A-Za-z0-9._-]{1,max} */
+/* As name_valid has it. */
 bool field_name(struct fields *f, const struct json_token *value, size_t max, struct str *ret);
 bool field_int(struct fields *f, const struct json_token *value, int64_t min, int64_t max,
                int64_t *ret);
 /* A text such as "1h30m", or a number of seconds. */
 bool field_duration(struct fields *f, const struct json_token *value, int64_t min_ms,
                     int64_t max_ms, int64_t *ret);
-/* RFC 3339, or an integer of epoch milliseconds. */
+/* RFC 3339, or an integer of epoch milliseconds; from TIME_MIN to TIME_MAX. */
 bool field_time(struct fields *f, const struct json_token *value, wall_ms *ret);
 
 /* The rules of a name or a bizUuid that comes as text; `field` is what the problem names. */
 bool check_name(struct problem *p, const char *field, struct str s, size_t max);
 bool check_biz_uuid(struct problem *p, const char *field, struct str s);
 bool check_time(struct problem *p, const char *field, struct str s, wall_ms *ret);
+bool check_time_range(struct problem *p, const char *field, wall_ms t);
 bool check_trace_id(struct problem *p, struct str s, int64_t *ret_id);
 
 /* The name of the top-level member that the byte at `offset` belongs to, as it stands in the text;

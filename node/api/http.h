@@ -65,6 +65,10 @@ void http_server_drain(struct http_server *s, int64_t grace_ms);
 
 uint32_t http_server_connections(const struct http_server *s); /* open now */
 
+/* True once a drain has come to its end: the listener is closed, no handler has a request, every
+ * answer is out and no connection is open. From any thread. */
+bool http_server_is_drained(const struct http_server *s);
+
 /* Drains if that was not done, waits until every request that a handler has is answered, cuts what
  * is left, ends the loops and frees. NULL is accepted. Not from a loop's own thread. */
 void http_server_stop(struct http_server *s);

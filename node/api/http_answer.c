@@ -93,8 +93,6 @@ static void put_head(struct conn *c, const struct http_answer *a)
 /* Keeps what was not sent. False when there is no memory for it. */
 static bool keep_rest(struct conn *c, struct str head, struct str body, size_t sent)
 {
-    if (!conn_charge(c, head.len + body.len - sent))
-        return false;
     buf_clear(&c->out);
     c->out_pos = 0;
     if (sent < head.len) {
@@ -102,7 +100,7 @@ static bool keep_rest(struct conn *c, struct str head, struct str body, size_t s
         sent = head.len;
     }
     buf_add(&c->out, body.p + (sent - head.len), body.len - (sent - head.len));
-    return buf_ok(&c->out);
+    return buf_ok(&c->out) && conn_charge(c, c->out.cap);
 }
 
 static bool watch_writable(struct conn *c)
@@ -186,6 +184,7 @@ void http_answer(struct http_request *req, const struct http_answer *a)
     assert(c->busy);
     c->busy = false;
     c->loop->n_busy--;
+    atomic_fetch_sub(&c->loop->server->n_requests, 1);
     if (c->state == CONN_CLOSED) {
         conn_close(c);
         return;

@@ -163,6 +163,7 @@ static void hand_over(struct conn *c)
     c->req.mailbox = c->loop->mailbox;
     c->busy = true;
     c->loop->n_busy++;
+    atomic_fetch_add(&s->n_requests, 1);
     s->cfg.handler(s->cfg.ctx, &c->req);
 }
 
@@ -238,13 +239,16 @@ static void conn_resume(struct conn *c)
 
 void conn_answered(struct conn *c)
 {
-    uncharge(c);
     if (c->close_after) {
+        /* It may linger: what is not charged any more must not stay either. */
+        buf_fini(&c->body);
+        uncharge(c);
         conn_finish(c);
         return;
     }
     conn_set(c, CONN_IDLE);
     http_parse_begin(c);
+    uncharge(c);
     if (!c->running)
         conn_resume(c);
 }

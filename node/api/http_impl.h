@@ -44,6 +44,18 @@ enum conn_state {
     CONN_N_STATES
 };
 
+/* What comes next behind a request's header; all but the first only in a chunked body. */
+enum frame_state {
+    FRAME_HEAD_LF,
+    FRAME_SIZE,
+    FRAME_EXTENSION,
+    FRAME_SIZE_LF,
+    FRAME_DATA,
+    FRAME_DATA_CR,
+    FRAME_DATA_LF,
+    FRAME_TRAILER
+};
+
 /* Of a request's header, what is being read and what was seen. Up to `name` all is zero at first.
  */
 struct http_head {
@@ -54,6 +66,8 @@ struct http_head {
     unsigned n_host;
     unsigned n_length;
     unsigned n_encoding;
+    enum frame_state frame;
+    size_t chunk_left; /* of the chunk being read */
     bool done;
     bool in_value;
     bool is_chunked; /* Transfer-Encoding is just that */
@@ -138,6 +152,8 @@ struct http_server {
     char address[80];
     struct http_loop *loops;
     _Atomic uint32_t n_conns;
+    _Atomic uint32_t n_requests; /* that the handler has */
+    _Atomic uint32_t n_draining; /* loops */
     _Atomic size_t memory;
     _Atomic bool drain_begun;
     int64_t drain_grace_ms;
@@ -152,7 +168,8 @@ void conn_set(struct conn *c, enum conn_state state);
 /* After an answer went out, or failed: to the next request or the end. */
 void conn_answered(struct conn *c);
 void conn_reclaim(struct http_loop *loop); /* frees what has died */
-/* Counts n more bytes against the server's memory. False when there is no more. */
+/* Counts n more bytes against the server's memory. False when there is no more. Buffers count by
+ * what they take up, which growing by doubling makes up to twice of what they hold. */
 bool conn_charge(struct conn *c, size_t n);
 
 /* http_parse.c */

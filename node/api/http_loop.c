@@ -152,6 +152,7 @@ static void on_drain(struct mail *m)
     }
     close_quiet(&loop->queues[CONN_IDLE]);
     close_quiet(&loop->queues[CONN_HEAD]);
+    atomic_fetch_add(&loop->server->n_draining, 1);
 }
 
 static void on_stop(struct mail *m)

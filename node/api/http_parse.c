@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From bytes to a request. The grammar is http-parser's; this file adds what it lets through: names
  * that are no tokens, Content-Length beside Transfer-Encoding or given twice, codings other than
- * chunked, a missing Host, versions other than 1.x, Expect, and the limits of size. */
+ * chunked, a missing Host, versions other than 1.x, Expect, the limits of size, and, since some
+ * builds of it are not strict, any bytes where a chunk or the header has to end with CRLF.
+ *
+ * So it pauses at the end of the header, which gives the place where a body begins. */
 #include <ctype.h>
 #include <errno.h>
 #include <string.h>
@@ -237,7 +240,70 @@ static int on_headers_complete(http_parser *parser)
         http_fault(c, PROBLEM_BAD_REQUEST, "the connection does not take an answer");
         return -1;
     }
+    http_parser_pause(parser, 1);
     return 0;
+}
+
+/* ---- The body ---------------------------------------------------------------------------- */
+
+/* In the line with a chunk's size. A size is a fault as soon as it cannot fit any more. */
+static bool scan_size(struct conn *c, char ch)
+{
+    struct http_head *h = &c->head;
+    int digit = h->frame == FRAME_SIZE ? hex_digit(ch) : -1;
+    if (digit >= 0) {
+        h->chunk_left = h->chunk_left << 4 | (size_t)digit;
+        if (h->chunk_left > c->loop->server->cfg.max_body)
+            return http_fault(c, PROBLEM_TOO_LARGE, "a chunk is larger than this server takes");
+    } else if (ch == '\n') {
+        return http_fault(c, PROBLEM_BAD_REQUEST, "a chunk's size has to end with CRLF");
+    } else {
+        h->frame = ch == '\r' ? FRAME_SIZE_LF : FRAME_EXTENSION;
+    }
+    return true;
+}
+
+/* Where only one byte may stand. */
+static bool scan_exactly(struct conn *c, char ch)
+{
+    static const struct {
+        char wanted;
+        enum frame_state next;
+        const char *fault;
+    } rows[] = {
+        [FRAME_HEAD_LF] = {'\n', FRAME_SIZE, "the header has to end with CRLF"},
+        [FRAME_SIZE_LF] = {'\n', FRAME_DATA, "a chunk's size has to end with CRLF"},
+        [FRAME_DATA_CR] = {'\r', FRAME_DATA_LF, "a chunk's data has to end with CRLF"},
+        [FRAME_DATA_LF] = {'\n', FRAME_SIZE, "a chunk's data has to end with CRLF"},
+    };
+    struct http_head *h = &c->head;
+    if (ch != rows[h->frame].wanted)
+        return http_fault(c, PROBLEM_BAD_REQUEST, rows[h->frame].fault);
+    bool is_last = h->frame == FRAME_SIZE_LF && h->chunk_left == 0;
+    h->frame = is_last ? FRAME_TRAILER : rows[h->frame].next;
+    return true;
+}
+
+/* Follows the chunks ahead of the parser and holds them to the letter. What the parser refuses is
+ * left to it. */
+static bool scan_chunks(struct conn *c, struct str in)
+{
+    struct http_head *h = &c->head;
+    for (size_t i = 0; i < in.len && h->frame != FRAME_TRAILER;) {
+        if (h->frame == FRAME_DATA) {
+            size_t n = h->chunk_left < in.len - i ? h->chunk_left : in.len - i;
+            h->chunk_left -= n;
+            i += n;
+            if (h->chunk_left == 0)
+                h->frame = FRAME_DATA_CR;
+            continue;
+        }
+        char ch = in.p[i++];
+        bool in_size = h->frame == FRAME_SIZE || h->frame == FRAME_EXTENSION;
+        if (in_size ? !scan_size(c, ch) : !scan_exactly(c, ch))
+            return false;
+    }
+    return true;
 }
 
 static int on_body(http_parser *parser, const char *at, size_t len)
@@ -247,13 +313,14 @@ static int on_body(http_parser *parser, const char *at, size_t len)
         http_fault(c, PROBLEM_TOO_LARGE, "the body is larger than this server takes");
         return -1;
     }
-    if (!conn_charge(c, len)) {
-        http_fault(c, PROBLEM_OVERLOADED, "the bodies of other requests fill the memory set aside");
-        return -1;
-    }
+    size_t cap = c->body.cap;
     buf_add(&c->body, at, len);
     if (!buf_ok(&c->body)) {
         http_fault(c, PROBLEM_OVERLOADED, "out of memory");
+        return -1;
+    }
+    if (!conn_charge(c, c->body.cap - cap)) {
+        http_fault(c, PROBLEM_OVERLOADED, "the bodies of other requests fill the memory set aside");
         return -1;
     }
     return 0;
@@ -291,19 +358,48 @@ static void parse_fault(struct conn *c, enum http_errno code)
         http_fault(c, PROBLEM_BAD_REQUEST, http_errno_description(code));
 }
 
-size_t http_parse_feed(struct conn *c, struct str in)
+static size_t execute(struct conn *c, struct str in)
 {
-    bool in_head = !c->head.done;
-    size_t limit = c->loop->server->cfg.max_header;
-    if (in_head && in.len > limit - c->head.n_bytes)
-        in.len = limit - c->head.n_bytes;
     size_t used = http_parser_execute(&c->parser, &settings, in.p, in.len);
     enum http_errno code = HTTP_PARSER_ERRNO(&c->parser);
-    if (in_head)
-        c->head.n_bytes += used;
     if (code != HPE_OK && code != HPE_PAUSED)
         parse_fault(c, code);
-    else if (!c->head.done && c->head.n_bytes >= limit)
+    return used;
+}
+
+/* Up to, and not with, the line feed that ends the header. */
+static size_t feed_head(struct conn *c, struct str in)
+{
+    size_t limit = c->loop->server->cfg.max_header;
+    if (in.len > limit - c->head.n_bytes)
+        in.len = limit - c->head.n_bytes;
+    size_t used = execute(c, in);
+    c->head.n_bytes += used;
+    if (!c->faulted && c->head.done)
+        http_parser_pause(&c->parser, 0);
+    else if (!c->faulted && c->head.n_bytes >= limit)
         http_fault(c, PROBLEM_HEADER_TOO_LARGE, "request line and headers are larger than allowed");
+    return used;
+}
+
+static size_t feed_body(struct conn *c, struct str in)
+{
+    bool is_chunked = c->head.n_encoding > 0;
+    size_t n_head = c->head.frame == FRAME_HEAD_LF ? 1 : 0;
+    if (n_head > 0 && !scan_exactly(c, in.p[0]))
+        return 0;
+    if (is_chunked && !scan_chunks(c, (struct str){in.p + n_head, in.len - n_head}))
+        return 0;
+    size_t used = execute(c, in);
+    if (is_chunked && c->message_done && in.p[used - 1] != '\n')
+        http_fault(c, PROBLEM_BAD_REQUEST, "the trailer has to end with CRLF");
+    return used;
+}
+
+size_t http_parse_feed(struct conn *c, struct str in)
+{
+    size_t used = c->head.done ? 0 : feed_head(c, in);
+    if (c->head.done && !c->faulted && used < in.len)
+        used += feed_body(c, (struct str){in.p + used, in.len - used});
     return used;
 }

@@ -90,8 +90,9 @@ static int run_loops(struct http_server *s)
 static int check_config(const struct http_config *cfg, struct err *err)
 {
     if (cfg->threads == 0 || cfg->max_connections == 0 || cfg->max_header == 0 ||
-        cfg->max_body == 0 || cfg->max_memory < cfg->max_body || cfg->header_timeout_ms <= 0 ||
-        cfg->body_timeout_ms <= 0 || cfg->idle_timeout_ms <= 0 || cfg->write_timeout_ms <= 0)
+        cfg->max_body == 0 || cfg->max_body > SIZE_MAX / 16 || cfg->max_memory < cfg->max_body ||
+        cfg->header_timeout_ms <= 0 || cfg->body_timeout_ms <= 0 || cfg->idle_timeout_ms <= 0 ||
+        cfg->write_timeout_ms <= 0)
         return err_set(err, ERR_INVALID, "a limit of the HTTP server is 0 or contradicts another");
     return 0;
 }
@@ -134,6 +135,14 @@ const char *http_server_address(const struct http_server *s)
 uint32_t http_server_connections(const struct http_server *s)
 {
     return atomic_load(&s->n_conns);
+}
+
+bool http_server_is_drained(const struct http_server *s)
+{
+    /* In this order: once all loops drain no connection comes any more, and without a connection no
+     * request does. A request whose connection has died is still under way. */
+    return atomic_load(&s->n_draining) == s->cfg.threads && atomic_load(&s->n_conns) == 0 &&
+           atomic_load(&s->n_requests) == 0;
 }
 
 void http_server_drain(struct http_server *s, int64_t grace_ms)

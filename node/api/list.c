@@ -60,8 +60,8 @@ static bool read_handler(struct call_list *op, struct str value, struct problem 
 
 static bool read_time(const char *name, struct str value, wall_ms *ret, struct problem *p)
 {
-    if (str_to_i64(value, ret) && *ret != WALL_NONE)
-        return true;
+    if (str_to_i64(value, ret))
+        return check_time_range(p, name, *ret);
     return check_time(p, name, value, ret);
 }
 
@@ -185,7 +185,7 @@ static void list_handle(struct api_call *c)
         call_problem(c, &p);
         return;
     }
-    call_post(c, call_prepare(&s->op.call, CALL_LIST), on_listed);
+    call_post(c, call_prepare(&s->op.call, CALL_LIST), on_listed, EFFECT_NONE);
 }
 
 const struct route list_routes[1] = {

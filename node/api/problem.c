@@ -86,11 +86,6 @@ int problem_status(enum problem_kind kind)
     return problem_rows[kind].status;
 }
 
-const char *problem_type(enum problem_kind kind)
-{
-    return problem_rows[kind].type;
-}
-
 void problem_put_open(struct buf *b, const struct problem *p)
 {
     const struct problem_row *row = &problem_rows[p->kind];

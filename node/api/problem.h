@@ -54,7 +54,6 @@ void problem_field(struct problem *p, struct str field);
 void problem_hint(struct problem *p, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
 int problem_status(enum problem_kind kind);
-const char *problem_type(enum problem_kind kind); /* "urn:jobflow:problem:…" */
 
 /* Appends the document, without its closing brace, so that the caller may add members. */
 void problem_put_open(struct buf *b, const struct problem *p);

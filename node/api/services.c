@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where services live and how they may be called. A secret goes in and never comes out again. */
 #include <stdlib.h>
-#include <string.h>
-#include <strings.h>
 
 #include "common/timefmt.h"
 #include "node/api/api_impl.h"
@@ -10,8 +8,6 @@
 
 #define SHARDS_MAX 256
 #define CONCURRENCY_MAX 10000
-#define URL_MAX 2048
-#define SECRET_MAX 256
 
 static void put_time(struct buf *b, const char *key, wall_ms t)
 {
@@ -96,7 +92,7 @@ static void on_listed(struct mail *m)
 static void list_handle(struct api_call *c)
 {
     struct services_state *s = (struct services_state *)c;
-    call_post(c, call_prepare(&s->op.call, CALL_SERVICE_LIST), on_listed);
+    call_post(c, call_prepare(&s->op.call, CALL_SERVICE_LIST), on_listed, EFFECT_NONE);
 }
 
 static void on_listed_for_one(struct mail *m)
@@ -120,7 +116,7 @@ static void get_handle(struct api_call *c)
 {
     struct services_state *s = (struct services_state *)c;
     if (check_service(c))
-        call_post(c, call_prepare(&s->op.call, CALL_SERVICE_LIST), on_listed_for_one);
+        call_post(c, call_prepare(&s->op.call, CALL_SERVICE_LIST), on_listed_for_one, EFFECT_NONE);
 }
 
 /* ---- Put --------------------------------------------------------------------------------- */
@@ -136,46 +132,36 @@ static void put_fini(struct api_call *c)
     free(((struct put_state *)c)->op.stored);
 }
 
-static bool refuse(struct fields *f, const char *why)
+/* Reads a text that a check of the node's decides on. */
+static bool read_checked(struct fields *f, const struct json_token *value,
+                         int (*check)(void *ctx, struct str s, struct err *err), struct str *ret)
 {
-    return problem_set(f->problem, PROBLEM_INVALID_FIELD, f->name, "%s: %s", f->name, why);
-}
-
-static bool has_scheme(struct str url)
-{
-    return (url.len > 7 && strncasecmp(url.p, "http://", 7) == 0) ||
-           (url.len > 8 && strncasecmp(url.p, "https://", 8) == 0);
+    struct put_state *s = f->ctx;
+    struct err err = {0};
+    if (!field_string(f, value, ret))
+        return false;
+    switch (check(s->call.api->env.ctx, *ret, &err)) {
+    case 0:
+        return true;
+    case ERR_UNAVAILABLE:
+        return problem_set(f->problem, PROBLEM_UNAVAILABLE, NULL, "%s", err.text);
+    case ERR_NOMEM:
+        return problem_set(f->problem, PROBLEM_OVERLOADED, NULL, "out of memory");
+    default:
+        return problem_set(f->problem, PROBLEM_INVALID_FIELD, f->name, "%s: %s", f->name, err.text);
+    }
 }
 
 static bool read_base_url(struct fields *f, const struct json_token *value)
 {
     struct put_state *s = f->ctx;
-    const struct api_env *env = &s->call.api->env;
-    struct err err = {0};
-    if (!field_string(f, value, &s->in.base_url))
-        return false;
-    if (s->in.base_url.len > URL_MAX)
-        return refuse(f, "longer than 2048 bytes");
-    if (!has_scheme(s->in.base_url) || utf8_has_control(s->in.base_url))
-        return refuse(f, "has to be an http:// or https:// URL");
-    int rc = env->check_base_url ? env->check_base_url(env->ctx, s->in.base_url, &err) : 0;
-    if (rc == ERR_UNAVAILABLE)
-        return problem_set(f->problem, PROBLEM_UNAVAILABLE, NULL, "%s", err.text);
-    return rc == 0 || refuse(f, err.text);
+    return read_checked(f, value, s->call.api->env.check_base_url, &s->in.base_url);
 }
 
 static bool read_secret(struct fields *f, const struct json_token *value)
 {
     struct put_state *s = f->ctx;
-    const struct api_env *env = &s->call.api->env;
-    struct err err = {0};
-    if (!field_string(f, value, &s->in.secret))
-        return false;
-    if (s->in.secret.len == 0 || s->in.secret.len > SECRET_MAX || utf8_has_control(s->in.secret))
-        return refuse(f, "has to be 1 to 256 bytes without control characters");
-    if (env->check_secret && env->check_secret(env->ctx, s->in.secret, &err))
-        return refuse(f, err.text);
-    return true;
+    return read_checked(f, value, s->call.api->env.check_secret, &s->in.secret);
 }
 
 static bool read_number(struct fields *f, const struct json_token *value, int64_t max, int32_t *ret)
@@ -249,7 +235,7 @@ static void put_handle(struct api_call *c)
         call_problem(c, &p);
         return;
     }
-    call_post(c, call_prepare(&s->op.call, CALL_SERVICE_PUT), on_put);
+    call_post(c, call_prepare(&s->op.call, CALL_SERVICE_PUT), on_put, EFFECT_NONE);
 }
 
 /* ---- Pause, resume, delete --------------------------------------------------------------- */
@@ -290,7 +276,7 @@ static void pause_or_resume(struct api_call *c, bool paused)
     }
     s->op.name = c->params[0];
     s->op.paused = paused;
-    call_post(c, call_prepare(&s->op.call, CALL_SERVICE_PAUSE), on_paused);
+    call_post(c, call_prepare(&s->op.call, CALL_SERVICE_PAUSE), on_paused, EFFECT_NONE);
 }
 
 static void pause_handle(struct api_call *c)
@@ -337,7 +323,7 @@ static void delete_handle(struct api_call *c)
     if (!check_service(c))
         return;
     s->op.name = c->params[0];
-    call_post(c, call_prepare(&s->op.call, CALL_SERVICE_DELETE), on_deleted);
+    call_post(c, call_prepare(&s->op.call, CALL_SERVICE_DELETE), on_deleted, EFFECT_NONE);
 }
 
 const struct route service_routes[6] = {

@@ -133,7 +133,7 @@ static void on_submitted(struct mail *m)
     struct api_call *c = &s->call;
     if (s->op.op.rc) {
         counter_add(&c->api->env.counters->refused, 1);
-        call_store_failed(c, &s->op.op, EFFECT_REPEAT);
+        call_store_failed(c, &s->op.op, EFFECT_SUBMIT);
         return;
     }
     struct buf *b = call_out(c);
@@ -156,17 +156,21 @@ static void submit_handle(struct api_call *c)
 {
     struct submit_state *s = (struct submit_state *)c;
     struct problem p;
+    struct api *api = c->api;
     s->item.task = &s->task;
     s->op.op.kind = STORE_SUBMIT;
     s->op.items = &s->item;
     s->op.n = 1;
-    if (!call_parse_body(c, &p) || !submit_parse(c, 0, api_now(c->api), &s->item, &p)) {
-        counter_add(&c->api->env.counters->refused, 1);
+    if (!call_services_known(c)) {
+        counter_add(&api->env.counters->refused, 1);
+        return;
+    }
+    if (!call_parse_body(c, &p) || !submit_parse(c, 0, api_now(api), &s->item, &p)) {
+        counter_add(&api->env.counters->refused, 1);
         call_problem(c, &p);
         return;
     }
-    struct api *api = c->api;
-    if (!call_post(c, &s->op.op, on_submitted))
+    if (!call_post(c, &s->op.op, on_submitted, EFFECT_NONE))
         counter_add(&api->env.counters->refused, 1);
 }
 
@@ -244,7 +248,7 @@ static void on_batch_submitted(struct mail *m)
     struct batch_state *s = OWNER_OF(m, struct batch_state, op.op.mail);
     if (s->op.op.rc) {
         counter_add(&s->call.api->env.counters->refused, s->op.n);
-        call_store_failed(&s->call, &s->op.op, EFFECT_REPEAT);
+        call_store_failed(&s->call, &s->op.op, EFFECT_SUBMIT);
         return;
     }
     batch_answer(s);
@@ -307,15 +311,20 @@ static bool batch_open(struct batch_state *s, uint32_t *ret_array, struct proble
 static void batch_handle(struct api_call *c)
 {
     struct batch_state *s = (struct batch_state *)c;
+    struct api *api = c->api;
     struct problem p;
     uint32_t array = 0;
+    if (!call_services_known(c)) {
+        counter_add(&api->env.counters->refused, 1);
+        return;
+    }
     if (!call_parse_body(c, &p) || !batch_open(s, &array, &p)) {
-        counter_add(&c->api->env.counters->refused, 1);
+        counter_add(&api->env.counters->refused, 1);
         call_problem(c, &p);
         return;
     }
     const struct json_token *tokens = c->loop->doc.tokens;
-    wall_ms now = api_now(c->api);
+    wall_ms now = api_now(api);
     uint32_t end = tokens[array].next;
     for (uint32_t i = array + 1; i < end; i = tokens[i].next)
         read_entry(s, i, now);
@@ -323,11 +332,10 @@ static void batch_handle(struct api_call *c)
         batch_answer(s);
         return;
     }
-    struct api *api = c->api;
     size_t n = s->op.n;
     s->op.op.kind = STORE_SUBMIT;
     s->op.items = s->items;
-    if (!call_post(c, &s->op.op, on_batch_submitted))
+    if (!call_post(c, &s->op.op, on_batch_submitted, EFFECT_NONE))
         counter_add(&api->env.counters->refused, n);
 }
 

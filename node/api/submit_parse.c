@@ -253,6 +253,7 @@ bool move_parse(struct api_call *c, wall_ms now, struct move_request *ret, struc
         return false;
     *ret = (struct move_request){
         .execute_time = w.has_time || w.has_delay ? when : WALL_NONE,
+        .is_relative = w.has_delay,
         .set_payload = w.has_payload,
         .payload = scratch.payload,
     };

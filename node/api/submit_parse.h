@@ -14,6 +14,7 @@ bool submit_parse(struct api_call *c, uint32_t obj, wall_ms now, struct submit_i
 /* What a task may be moved to. */
 struct move_request {
     wall_ms execute_time; /* WALL_NONE = not given */
+    bool is_relative;     /* it was given as a delay */
     bool set_payload;
     struct str payload;
 };

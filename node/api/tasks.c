@@ -64,7 +64,7 @@ static void get_handle(struct api_call *c)
         return;
     s->op.biz_uuid = c->params[0];
     s->op.with_attempts = true;
-    call_post(c, call_prepare(&s->op.call, CALL_GET), on_got);
+    call_post(c, call_prepare(&s->op.call, CALL_GET), on_got, EFFECT_NONE);
 }
 
 static void trace_handle(struct api_call *c)
@@ -76,7 +76,7 @@ static void trace_handle(struct api_call *c)
         return;
     }
     s->op.with_attempts = true;
-    call_post(c, call_prepare(&s->op.call, CALL_GET), on_got);
+    call_post(c, call_prepare(&s->op.call, CALL_GET), on_got, EFFECT_NONE);
 }
 
 /* ---- Cancel ------------------------------------------------------------------------------ */
@@ -125,14 +125,14 @@ static void cancel_handle(struct api_call *c)
         return;
     s->op.op.kind = STORE_CANCEL;
     s->op.biz_uuid = c->params[0];
-    call_post(c, &s->op.op, on_cancelled);
+    call_post(c, &s->op.op, on_cancelled, EFFECT_NONE);
 }
 
 /* ---- Move -------------------------------------------------------------------------------- */
 
 /* Answers for a call whose operation has a task that it changed, or that stood in its way. */
 static void answer_change(struct api_call *c, const struct store_op *op, const struct task *t,
-                          const char *event, const char *verb)
+                          const char *event, const char *verb, enum call_effect effect)
 {
     if (op->rc == 0) {
         api_log_task(c->api, LOG_INFO, event, t);
@@ -142,12 +142,13 @@ static void answer_change(struct api_call *c, const struct store_op *op, const s
     } else if (op->rc == ERR_CONFLICT && t) {
         call_state_conflict(c, t, verb);
     } else {
-        call_store_failed(c, op, EFFECT_REPEAT);
+        call_store_failed(c, op, effect);
     }
 }
 
 struct move_state {
     struct api_call call;
+    bool is_relative; /* the new time counts from the call on */
     struct call_move op;
 };
 
@@ -159,7 +160,8 @@ static void move_fini(struct api_call *c)
 static void on_moved(struct mail *m)
 {
     struct move_state *s = OWNER_OF(m, struct move_state, op.call.op.mail);
-    answer_change(&s->call, &s->op.call.op, s->op.task, "task.moved", "changed");
+    answer_change(&s->call, &s->op.call.op, s->op.task, "task.moved", "changed",
+                  s->is_relative ? EFFECT_AGAIN : EFFECT_REPEAT);
 }
 
 static void move_handle(struct api_call *c)
@@ -174,10 +176,11 @@ static void move_handle(struct api_call *c)
         return;
     }
     s->op.biz_uuid = c->params[0];
+    s->is_relative = wanted.is_relative;
     s->op.execute_time = wanted.execute_time;
     s->op.set_payload = wanted.set_payload;
     s->op.payload = wanted.payload;
-    call_post(c, call_prepare(&s->op.call, CALL_MOVE), on_moved);
+    call_post(c, call_prepare(&s->op.call, CALL_MOVE), on_moved, EFFECT_NONE);
 }
 
 /* ---- Run --------------------------------------------------------------------------------- */
@@ -196,7 +199,7 @@ static void run_fini(struct api_call *c)
 static void on_run(struct mail *m)
 {
     struct run_state *s = OWNER_OF(m, struct run_state, op.call.op.mail);
-    answer_change(&s->call, &s->op.call.op, s->op.task, "task.run", "run");
+    answer_change(&s->call, &s->op.call.op, s->op.task, "task.run", "run", EFFECT_AGAIN);
 }
 
 static void run_handle(struct api_call *c)
@@ -213,7 +216,7 @@ static void run_handle(struct api_call *c)
     http_peer(c->req, s->actor + 4);
     s->op.biz_uuid = c->params[0];
     s->op.actor = str_from(s->actor);
-    call_post(c, call_prepare(&s->op.call, CALL_RUN), on_run);
+    call_post(c, call_prepare(&s->op.call, CALL_RUN), on_run, EFFECT_NONE);
 }
 
 const struct route task_routes[5] = {

@@ -3,15 +3,6 @@
 
 #include <string.h>
 
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if ((c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'))
-        return (c | 0x20) - 'a' + 10;
-    return -1;
-}
-
 bool uri_decode(struct str s, struct buf *text, struct str *ret)
 {
     const char *percent = s.len > 0 ? memchr(s.p, '%', s.len) : NULL;

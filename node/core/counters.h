@@ -23,7 +23,8 @@ struct counters {
     atomic_uint_fast64_t alerts_told;
     atomic_uint_fast64_t alerts_failed;
     atomic_uint_fast64_t http_requests;
-    atomic_uint_fast64_t lateness[LATENESS_BUCKETS + 1]; /* of first attempts: the request's start - due */
+    atomic_uint_fast64_t
+        lateness[LATENESS_BUCKETS + 1]; /* of first attempts: the request's start - due */
     atomic_uint_fast64_t lateness_sum_ms;
 };
 

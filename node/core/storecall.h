@@ -80,10 +80,10 @@ struct call_run {
     struct task *task;
 };
 
-/* A heartbeat: deadline_at = the store's now + extend_ms (0: the task's time-out, else its service's,
- * else default_timeout_ms; plus margin_ms) if (id, attempt) is SENDING or SENT and
- * the deadline has not passed; in SENT next_attempt_time moves along. A deadline never moves
- * closer. rc ERR_NOT_FOUND (no such task), ERR_CONFLICT (that attempt is no longer the live one).
+/* A heartbeat: deadline_at = the store's now + extend_ms (0: the task's time-out, else its
+ * service's, else default_timeout_ms; plus margin_ms) if (id, attempt) is SENDING or SENT and the
+ * deadline has not passed; in SENT next_attempt_time moves along. A deadline never moves closer. rc
+ * ERR_NOT_FOUND (no such task), ERR_CONFLICT (that attempt is no longer the live one).
  */
 struct call_extend {
     struct store_call call;

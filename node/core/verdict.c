@@ -146,7 +146,7 @@ static void judge_ok(const struct answer *a, const struct verdict_body *b,
     } else if (b->success == SAID_NO) {
         judge_failure(a, b, limits, now, ret);
         put_error(ret, "",
-                  b->message.len ? b->message : STR("the handler said \"success\": false"));
+                  b->message.len ? b->message : STR("the handler's \"success\" is not true"));
     } else {
         ret->kind = a->http_status == 202 ? VERDICT_ACCEPTED : VERDICT_SUCCESS;
     }

@@ -18,14 +18,6 @@ void verdict_body_fini(struct verdict_body *b)
     json_doc_fini(&b->doc);
 }
 
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c |= 0x20;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* The code of the \uXXXX at p, or -1 when there is none. */
 static int unicode_escape(const char *p, size_t len)
 {
@@ -169,8 +161,12 @@ static int read_member(struct verdict_body *b, const struct json_token *key,
 {
     struct str name = json_plain(key);
 
-    if (str_eqz(name, "success"))
-        return read_bool(&b->success, value, "success", err);
+    if (str_eqz(name, "success")) {
+        int rc = read_bool(&b->success, value, "success", err);
+        if (rc)
+            b->success = SAID_NO;
+        return rc;
+    }
     if (str_eqz(name, "retryable"))
         return read_bool(&b->retryable, value, "retryable", err);
     if (str_eqz(name, "message"))

@@ -8,7 +8,7 @@
 enum said { SAID_NOTHING, SAID_NO, SAID_YES };
 
 struct verdict_body {
-    enum said success;
+    enum said success; /* NO also when it is neither true nor false */
     enum said retryable;
     enum said snooze;       /* NO: said, but it is no duration */
     int64_t snooze_ms;      /* of a snooze that is YES */
@@ -26,8 +26,8 @@ void verdict_body_fini(struct verdict_body *b);
 
 /* Reads a handler's answer, generously: what is no JSON object says nothing; a character that JSON
  * or the store refuses stands for U+FFFD; of a cut answer the members before the cut count; members
- * of an unknown name or a wrong type are passed over. `b` is VERDICT_BODY_INIT; `body` outlives it.
- * Errors: ERR_NOMEM. */
+ * of an unknown name or a wrong type are passed over, but a "success" of a wrong type is none. `b`
+ * is VERDICT_BODY_INIT; `body` outlives it. Errors: ERR_NOMEM. */
 MUST_CHECK int verdict_body_read(struct verdict_body *b, struct str body, bool cut);
 
 /* Reads a result that a handler sends by itself, strictly: an object of the known members, each of

@@ -3,6 +3,7 @@
  * refused address later: that check stands where the socket is opened. */
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include <curl/curl.h>
 
@@ -76,6 +77,36 @@ static int check_parts(const struct address_rules *rules, const struct parts *p,
     return 0;
 }
 
+/* "." or "..", also written as %2e. */
+static bool is_dot_segment(const char *p, size_t len)
+{
+    size_t n_dots = 0;
+
+    for (size_t i = 0; i < len; n_dots++) {
+        if (p[i] == '.')
+            i++;
+        else if (len - i >= 3 && strncasecmp(p + i, "%2e", 3) == 0)
+            i += 3;
+        else
+            return false;
+    }
+    return n_dots == 1 || n_dots == 2;
+}
+
+/* Such segments would lead handlers to another place than the URL shows. */
+static int check_path(const char *url, struct err *err)
+{
+    const char *at = strchr(strstr(url, "://") + 3, '/');
+
+    while (at) {
+        const char *end = strchr(++at, '/');
+        if (is_dot_segment(at, end ? (size_t)(end - at) : strlen(at)))
+            return err_set(err, ERR_INVALID, "the URL's path must not have the segments . or ..");
+        at = end;
+    }
+    return 0;
+}
+
 static int check_characters(struct str url, struct err *err)
 {
     if (url.len == 0 || url.len > URL_MAX)
@@ -105,6 +136,8 @@ int dispatch_check_base_url(const struct dispatch *d, struct str url, struct err
         rc = err_set(err, ERR_NOMEM, "out of memory");
     else
         rc = parse(u, text, &parts, err);
+    if (!rc)
+        rc = check_path(text, err);
     if (!rc)
         rc = check_parts(&d->rules, &parts, err);
     parts_fini(&parts);

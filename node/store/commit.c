@@ -3,6 +3,9 @@
 
 #include <assert.h>
 
+#include "node/store/health.h"
+#include "node/store/sweep.h"
+
 #define MAX_BUSY 20       /* tries of one transaction */
 #define BUSY_AT_ONCE 2    /* of these, without a pause */
 #define BUSY_PAUSE_MS 100 /* at most */
@@ -13,13 +16,32 @@ struct transaction {
     struct store_op *op; /* the first one */
     union batch_item *items;
     size_t n;
-    mono_ms give_up_at;
+    mono_ms posted_at; /* of the oldest operation in the batch */
 };
 
 /* ---- Ids --------------------------------------------------------------------------------- */
 
+static int take_block(struct worker *w, int64_t *ret_first, int64_t *ret_n, struct err *err)
+{
+    int rc = w->store->driver->take_ids(w->conn, ret_first, ret_n, err);
+
+    assert(rc || (*ret_first > 0 && *ret_n > 0));
+    return rc == ERR_INVALID ? ERR_CORRUPT : rc;
+}
+
+/* When two threads have asked at once, the larger rest becomes the block in use. */
+static void keep_rest(struct store *s, int64_t first, int64_t end)
+{
+    pthread_mutex_lock(&s->lock);
+    if (end - first > s->id_end - s->id_next) {
+        s->id_next = first;
+        s->id_end = end;
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
 /* Takes ids from the block in use, or a new block. The lock is not held while the database is
- * asked; when two threads ask at once, the larger rest becomes the block in use. */
+ * asked. */
 static int next_ids(struct worker *w, int64_t n, int64_t *ret_first, int64_t *ret_n,
                     struct err *err)
 {
@@ -38,18 +60,12 @@ static int next_ids(struct worker *w, int64_t n, int64_t *ret_first, int64_t *re
     if (!size) {
         int64_t end;
 
-        rc = s->driver->take_ids(w->conn, &first, &size, err);
+        rc = take_block(w, &first, &size, err);
         if (rc)
-            return rc == ERR_INVALID ? ERR_CORRUPT : rc;
-        assert(first > 0 && size > 0);
+            return rc;
         end = first + size;
         size = size < n ? size : n;
-        pthread_mutex_lock(&s->lock);
-        if (end - (first + size) > s->id_end - s->id_next) {
-            s->id_next = first + size;
-            s->id_end = end;
-        }
-        pthread_mutex_unlock(&s->lock);
+        keep_rest(s, first + size, end);
     }
     *ret_first = first;
     *ret_n = size;
@@ -136,34 +152,50 @@ static void count(struct worker *w, const struct transaction *t)
     w->n_failures = 0;
     atomic_fetch_add_explicit(&w->store->n_batches[t->kind], 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&w->store->n_rows[t->kind], n, memory_order_relaxed);
+    if (t->kind != STORE_SCAN && t->kind != STORE_CALL)
+        health_wrote(w->store);
+}
+
+static int give_up(struct worker *w, const struct transaction *t, const struct err *err)
+{
+    /* Without a connection that is what the state says. */
+    if (w->serving && !(LANE_BIT(op_lane(t->op)) & LANES_READING))
+        health_failing(w->store, err->text);
+    sweep_gave_up(w->store);
+    return ERR_UNAVAILABLE;
 }
 
 static int run_transaction(struct worker *w, const struct transaction *t, struct err *err)
 {
     struct store *s = w->store;
     unsigned n_busy = 0;
-    int rc;
+    int rc = sweep_admit(s, t->posted_at, err);
 
+    if (rc)
+        return rc;
     for (;;) {
-        rc = w->conn ? run_once(w, t, err) : ERR_UNAVAILABLE;
+        mono_ms began = clock_mono();
+
+        rc = w->conn ? run_once(w, t, err)
+                     : err_set(err, ERR_UNAVAILABLE, "no connection to the database");
         if (!rc)
             count(w, t);
+        if (rc != ERR_UNAVAILABLE && rc != ERR_BUSY)
+            return rc;
         if (rc == ERR_UNAVAILABLE) {
             leave_lane(w);
-            if (!worker_reconnect(w, t->give_up_at, err)) {
-                if (!err->text[0])
-                    err_set(err, rc, "no connection to the database");
-                return rc;
+            if (!sweep_may_retry(s, t->posted_at, began)) {
+                worker_disconnect(w);
+                return give_up(w, t, err);
             }
+            if (!worker_reconnect(w, t->posted_at + s->cfg.give_up_ms, err))
+                return give_up(w, t, err);
             atomic_fetch_add_explicit(&s->n_reconnects, 1, memory_order_relaxed);
-        } else if (rc == ERR_BUSY) {
-            if (++n_busy >= MAX_BUSY || clock_mono() >= t->give_up_at)
-                return ERR_UNAVAILABLE;
-            if (n_busy > BUSY_AT_ONCE)
-                (void)worker_pause(w,
-                                   1 + (int64_t)rng_below(&w->rng, BUSY_PAUSE_MS)); /* or stops */
         } else {
-            return rc;
+            if (++n_busy >= MAX_BUSY || !sweep_may_retry(s, t->posted_at, began))
+                return give_up(w, t, err);
+            if (n_busy > BUSY_AT_ONCE)
+                (void)worker_pause(w, 1 + (int64_t)rng_below(&w->rng, BUSY_PAUSE_MS)); /* or less */
         }
         atomic_fetch_add_explicit(&s->n_retries, 1, memory_order_relaxed);
     }
@@ -182,14 +214,14 @@ static void fail_owners(struct batch *b, size_t from, size_t n, int rc, const st
 }
 
 /* Depth: the logarithm of the batch's rows. */
-static void run_rows(struct worker *w, size_t from, size_t n, mono_ms give_up_at)
+static void run_rows(struct worker *w, size_t from, size_t n, mono_ms posted_at)
 {
     struct batch *b = &w->batch;
     struct transaction t = {.kind = b->kind,
                             .op = b->ops[b->owners[from]],
                             .items = &b->items[from],
                             .n = n,
-                            .give_up_at = give_up_at};
+                            .posted_at = posted_at};
     struct err err = {{0}};
     int rc = run_transaction(w, &t, &err);
 
@@ -197,8 +229,8 @@ static void run_rows(struct worker *w, size_t from, size_t n, mono_ms give_up_at
         return;
     if (rc == ERR_INVALID && b->kind == STORE_SUBMIT) {
         if (n > 1) {
-            run_rows(w, from, n / 2, give_up_at);
-            run_rows(w, from + n / 2, n - n / 2, give_up_at);
+            run_rows(w, from, n / 2, posted_at);
+            run_rows(w, from + n / 2, n - n / 2, posted_at);
         } else {
             t.items[0].submit->result = SUBMIT_FAILED;
             t.items[0].submit->err = err;
@@ -208,10 +240,10 @@ static void run_rows(struct worker *w, size_t from, size_t n, mono_ms give_up_at
     fail_owners(b, from, n, rc == ERR_INVALID ? ERR_CORRUPT : rc, &err);
 }
 
-static void run_single(struct worker *w, mono_ms give_up_at)
+static void run_single(struct worker *w, mono_ms posted_at)
 {
     struct store_op *op = w->batch.ops[0];
-    struct transaction t = {.kind = op->kind, .op = op, .n = 1, .give_up_at = give_up_at};
+    struct transaction t = {.kind = op->kind, .op = op, .n = 1, .posted_at = posted_at};
     struct err err = {{0}};
     int rc = run_transaction(w, &t, &err);
 
@@ -236,6 +268,30 @@ static void drop_results(struct store_op *op)
         task_free(claim->items[i].task);
         claim->items[i].task = NULL;
     }
+}
+
+/* Those that failed because the oldest one's time is over, and have time left themselves. What they
+ * did not share with it is no reason to keep them from the next batch. */
+static struct store_op *take_back_young(struct worker *w, mono_ms oldest, struct store_op *repeats)
+{
+    struct batch *b = &w->batch;
+    struct store_op *chain = NULL;
+    struct store_op **end = &chain;
+
+    for (size_t i = 0; i < b->n_ops; i++) {
+        struct store_op *op = b->ops[i];
+
+        if (!op || op->rc != ERR_UNAVAILABLE || !sweep_may_requeue(w->store, oldest, op->posted_at))
+            continue;
+        drop_results(op);
+        op->rc = 0;
+        op->err.text[0] = '\0';
+        b->ops[i] = NULL;
+        *end = op;
+        end = &op->next;
+    }
+    *end = repeats; /* of keys of the batch: they come after it */
+    return chain;
 }
 
 static void answer(struct worker *w)
@@ -269,18 +325,43 @@ static void answer(struct worker *w)
 struct store_op *commit_ops(struct worker *w, struct store_op *chain)
 {
     const struct store_config *cfg = &w->store->cfg;
-    mono_ms give_up_at = clock_mono() + cfg->give_up_ms;
     struct store_op *back = NULL;
+    mono_ms oldest = chain->posted_at;
     size_t n;
 
+    for (const struct store_op *op = chain; op; op = op->next)
+        oldest = op->posted_at < oldest ? op->posted_at : oldest;
     if (batch_fill(&w->batch, chain, &back)) {
         ops_answer(chain, ERR_NOMEM, "no memory for a batch");
         return NULL;
     }
     if (w->batch.kind == STORE_SCAN || w->batch.kind == STORE_CALL)
-        run_single(w, give_up_at);
+        run_single(w, oldest);
     while ((n = batch_next(&w->batch, cfg->batch_rows, cfg->batch_bytes)) > 0)
-        run_rows(w, 0, n, give_up_at);
+        run_rows(w, 0, n, oldest);
+    back = take_back_young(w, oldest, back);
     answer(w);
     return back;
+}
+
+void commit_probe(struct worker *w)
+{
+    struct store *s = w->store;
+    struct cancel_op op = {.op.kind = STORE_CANCEL, .biz_uuid = STR("")}; /* no task has this key */
+    struct cancel_op *list[] = {&op};
+    struct err err = {{0}};
+    int64_t first;
+    int64_t n;
+    int rc = take_block(w, &first, &n, &err);
+
+    if (!rc) {
+        keep_rest(s, first, first + n);
+        rc = s->driver->cancel(w->conn, list, 1, &err);
+        task_free(op.task);
+    }
+    if (rc == ERR_UNAVAILABLE)
+        worker_disconnect(w);
+    else if (!rc)
+        w->n_failures = 0;
+    health_probe_end(s, rc, err.text);
 }

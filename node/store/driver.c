@@ -15,6 +15,8 @@ const struct driver *driver_find(const char *url)
         {"sqlite", &sqlite_driver},
         {"postgres", &postgres_driver},
         {"postgresql", &postgres_driver},
+        {"mysql", &mysql_driver},
+        {"mariadb", &mysql_driver},
     };
 
     for (size_t i = 0; i < sizeof(schemes) / sizeof(schemes[0]); i++) {
@@ -36,6 +38,10 @@ const struct migration *driver_migrations(const struct driver *d, size_t *ret_n)
     if (d == &postgres_driver) {
         *ret_n = postgres_n_migrations;
         return postgres_migrations;
+    }
+    if (d == &mysql_driver) {
+        *ret_n = mysql_n_migrations;
+        return mysql_migrations;
     }
     return NULL;
 }

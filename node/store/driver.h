@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One database behind the store: blocking functions on one connection, called by one thread at a
- * time. SQLite, PostgreSQL and (later) MySQL/MariaDB implement this table, and so does the
+ * time. SQLite, PostgreSQL and MySQL/MariaDB implement this table, and so does the
  * simulation's fake; tests/store holds all of them to the same behaviour.
  *
  * Each function is one complete transaction (READ COMMITTED; SQLite: BEGIN IMMEDIATE): it returns 0
@@ -30,7 +30,7 @@ struct migration {
 };
 
 struct driver {
-    const char *scheme; /* of its store URLs: "sqlite", "postgres" */
+    const char *scheme; /* of its store URLs: "sqlite", "postgres", "mysql" */
     bool one_writer;    /* one connection does all the writing (SQLite) */
 
     /* Opens; does not look at the schema. Warns through `ret_warning` (owned by the caller, may be
@@ -64,6 +64,7 @@ struct driver {
 /* The drivers. */
 extern const struct driver sqlite_driver;
 extern const struct driver postgres_driver;
+extern const struct driver mysql_driver; /* and MariaDB */
 
 /* By the scheme of a store URL; NULL when none fits. */
 const struct driver *driver_find(const char *url);

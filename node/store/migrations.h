@@ -5,6 +5,8 @@
 
 #include "node/store/driver.h"
 
+extern const struct migration mysql_migrations[];
+extern const size_t mysql_n_migrations;
 extern const struct migration postgres_migrations[];
 extern const size_t postgres_n_migrations;
 extern const struct migration sqlite_migrations[];

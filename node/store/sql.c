@@ -57,9 +57,11 @@ void sql_expand(struct buf *b, const struct sql_dialect *d, char mark, const cha
                 const char *column = p + sizeof(or_nothing) - 1;
                 size_t len = strcspn(column, "}");
 
-                buf_addz(b, "ON CONFLICT (");
+                buf_addz(b, d->on_duplicate_key ? "ON DUPLICATE KEY UPDATE " : "ON CONFLICT (");
                 buf_add(b, column, len);
-                buf_addz(b, ") DO NOTHING");
+                buf_addz(b, d->on_duplicate_key ? " = " : ") DO NOTHING");
+                if (d->on_duplicate_key)
+                    buf_add(b, column, len);
                 after = column + len + (column[len] == '}');
             }
         }

@@ -74,6 +74,7 @@ struct sql_dialect {
     const char *now;
     const char *for_update;
     const char *skip_locked;
+    bool on_duplicate_key;      /* "or nothing" in MySQL's words */
     const char *table_exists;   /* 1 parameter; gives a value if there is such a table */
     const char *migration_lock; /* run in the transaction; NULL: BEGIN excludes others already */
     const char *services_lock;  /* waits for all who read job_service; likewise */

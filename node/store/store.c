@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "node/store/sweep.h"
 #include "node/store/worker.h"
 
 /* ---- The port ---------------------------------------------------------------------------- */
@@ -28,6 +29,15 @@ static bool is_patient(enum lane lane)
     return lane == LANE_CLAIM || lane == LANE_FINISH || lane == LANE_SCAN;
 }
 
+/* People are told at once, too, that writing fails; what they read may be there all the same. */
+static bool is_refused(const struct store *s, enum lane lane)
+{
+    bool reads = LANE_BIT(lane) & LANES_READING;
+
+    return atomic_load(&s->is_fatal) ||
+           (!is_patient(lane) && (!s->n_serving[lane] || (!reads && atomic_load(&s->is_failing))));
+}
+
 static int post(void *impl, struct store_op *op)
 {
     struct store *s = impl;
@@ -40,9 +50,9 @@ static int post(void *impl, struct store_op *op)
     op->posted_at = clock_mono();
 
     pthread_mutex_lock(&s->lock);
-    if (s->stopping)
+    if (s->stopping || s->giving_in)
         rc = ERR_SHUTDOWN;
-    else if (atomic_load(&s->is_fatal) || (!is_patient(lane) && !s->n_serving[lane]))
+    else if (is_refused(s, lane))
         rc = ERR_UNAVAILABLE;
     else
         rc = queue_add(&s->queue, op);
@@ -122,7 +132,7 @@ int store_start(const struct store_config *cfg, const struct driver *d, struct s
            !worker_start(&s->workers[s->n_workers], s, s->n_workers, worker_lanes(d, s->n_workers)))
         s->n_workers++;
     pthread_mutex_unlock(&s->lock);
-    if (s->n_workers < n) {
+    if (s->n_workers < n || sweep_start(s)) {
         store_stop(s);
         return err_set(err, ERR_IO, "cannot start the store's threads");
     }
@@ -130,18 +140,24 @@ int store_start(const struct store_config *cfg, const struct driver *d, struct s
     return 0;
 }
 
+void store_draining(struct store *s)
+{
+    if (s)
+        sweep_drain(s);
+}
+
 void store_stop(struct store *s)
 {
     if (!s)
         return;
+    sweep_drain(s);
     pthread_mutex_lock(&s->lock);
     s->stopping = true;
-    s->queue.draining = true;
-    for (unsigned i = 0; i < s->n_workers; i++)
-        pthread_cond_signal(&s->workers[i].wake);
+    workers_wake_all(s);
     pthread_mutex_unlock(&s->lock);
     for (unsigned i = 0; i < s->n_workers; i++)
         worker_join(&s->workers[i]);
+    sweep_stop(s);
     for (enum lane l = 0; l < N_LANES; l++)
         ops_answer(queue_expire(&s->queue, l, INT64_MAX), ERR_SHUTDOWN, "the node is stopping");
     store_free(s);

@@ -7,9 +7,18 @@
  * driver's function, and posts each operation back to its mailbox.
  *
  * Failures: ERR_BUSY is run again at once, with a small random pause after the third time, up to a
- * limit; ERR_UNAVAILABLE reopens the connection and runs the same batch again until `give_up_ms`,
- * then the operations come back with ERR_UNAVAILABLE. While no connection can be had, submissions,
- * cancels and calls are refused at once; claims and finishes wait their turn up to give_up_ms, too.
+ * limit; ERR_UNAVAILABLE reopens the connection and runs the same batch again. `give_up_ms` counts
+ * from when an operation is posted: then it comes back with ERR_UNAVAILABLE, from the queue (also
+ * while every thread is inside the database) or from a batch, at the latest one call of the
+ * driver's later.
+ *
+ * Down is the database when a lane has no connection, and when writing fails: a batch or a call
+ * that writes gave up though its connection stands (locked, full, read-only). In the second case it
+ * is up again when a batch is committed or a probe works, which a thread makes at once and then
+ * about once a second; a connection alone is not enough. While it is down submissions, cancels and
+ * calls are refused at once (look-ups only without a connection); claims, finishes and scans wait
+ * their turn up to give_up_ms, and are tried while there is a connection.
+ *
  * A row that cannot be written is found by bisection and fails alone. The effect of a batch whose
  * commit is unknown is cleared up by running it again: every driver function is repeatable. */
 #ifndef JF_STORE_H
@@ -24,7 +33,7 @@ struct store_config {
     uint32_t queue_limit;     /* operations waiting, submissions and calls: more are ERR_BUSY */
     uint32_t batch_rows;      /* rows in one transaction */
     size_t batch_bytes;       /* bytes of payload in one transaction */
-    int64_t give_up_ms;       /* how long an operation may wait for the database */
+    int64_t give_up_ms;       /* how long an operation may wait, from when it is posted */
     int64_t reconnect_max_ms; /* the back-off's cap */
     struct driver_options driver;
     /* After a commit, on a store thread, before the operations go back; may be NULL. For hints
@@ -47,9 +56,16 @@ struct store;
 MUST_CHECK int store_start(const struct store_config *cfg, const struct driver *d,
                            struct store **ret, struct err *err);
 
-/* Refuses new operations, ends what is queued (runs it when the database is up, else answers
- * ERR_SHUTDOWN), joins the threads and frees. All operations have been posted back when it returns.
- * NULL is accepted. */
+/* From now on nothing waits for a database that is stuck. New operations are taken and run as long
+ * as it is well; each has a second, then ERR_SHUTDOWN. As soon as it is seen not to be well,
+ * nothing is run or taken any more (ERR_SHUTDOWN): the longest wait is the driver call that is
+ * running. For whoever waits for its operations before store_stop(). May be called again; NULL is
+ * accepted. */
+void store_draining(struct store *s);
+
+/* Drains, refuses new operations, ends what is queued (runs it when the database is up, else
+ * answers ERR_SHUTDOWN), joins the threads and frees. All operations have been posted back when it
+ * returns. NULL is accepted. */
 void store_stop(struct store *s);
 
 struct store_port store_port(struct store *s);

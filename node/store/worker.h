@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The insides of the store, for store.c, worker.c and commit.c: the shared state and the threads.
+/* The insides of the store, for its own files: the shared state and the threads.
  *
  * Two locks, never taken the other way round: `report`, then `lock`. `report` keeps the callbacks
  * about the state in order and is held while they run; `lock` is held for bookkeeping only. Each
@@ -13,6 +13,7 @@
 #include "node/store/batch.h"
 #include "node/store/queue.h"
 #include "node/store/store.h"
+#include "node/store/thread.h"
 
 #define STORE_MAX_WARNINGS 8 /* different texts that are passed on */
 
@@ -20,7 +21,7 @@ struct worker {
     struct store *store;
     unsigned index;
     pthread_t thread;
-    pthread_cond_t wake; /* CLOCK_MONOTONIC; with the store's lock */
+    pthread_cond_t wake; /* with the store's lock */
     unsigned lanes;      /* bits: what it serves */
     struct rng rng;
     /* Under the lock. */
@@ -46,9 +47,15 @@ struct store {
     struct queue queue;
     uint32_t n_serving[N_LANES]; /* threads with a connection */
     bool migrated;
-    bool stopping;
-    atomic_bool is_up; /* every lane is served */
+    bool draining;
+    bool stopping;  /* after draining */
+    bool giving_in; /* draining, and the database does not do its part */
+    mono_ms drain_at;
+    atomic_bool is_up; /* every lane is served, and writing works */
     atomic_bool is_fatal;
+    atomic_bool is_failing; /* writing */
+    bool is_probing;
+    mono_ms probe_at;
     /* The block of ids in use. */
     int64_t id_next;
     int64_t id_end;
@@ -58,6 +65,11 @@ struct store {
     bool reported_up;
     char *warnings[STORE_MAX_WARNINGS];
     size_t n_warnings;
+
+    pthread_t sweeper;
+    pthread_cond_t sweep_wake;
+    bool has_sweeper;
+    bool sweep_ends;
 
     _Atomic uint64_t n_batches[STORE_N_KINDS];
     _Atomic uint64_t n_rows[STORE_N_KINDS];
@@ -74,15 +86,18 @@ void worker_join(struct worker *w);
 
 /* With the lock held: wakes a thread for each lane that wants one. */
 void workers_wake(struct store *s);
+/* With the lock held: makes all threads look again at what has changed. */
+void workers_wake_all(struct store *s);
 
-/* On the worker's thread, without the lock. Sleeps; returns false, at once, when the store stops.
+/* On the worker's thread, without the lock. Sleeps; returns false, at once, when the store drains.
  */
 bool worker_pause(struct worker *w, int64_t ms);
 
 /* Closes the connection and opens a new one, again and again with back-off, until `until`. Returns
- * false without one: the time is over, or the store stops (then a batch, which has a time, is worth
- * a few tries without pause) or is fatal; `err` then has the last reason. */
+ * false without one: the time is over, or the store drains (then a batch, which has a time, is
+ * worth a few tries without pause) or is fatal; `err` then has the last reason. */
 bool worker_reconnect(struct worker *w, mono_ms until, struct err *err);
+void worker_disconnect(struct worker *w);
 
 /* Answers a chain of operations. */
 void ops_answer(struct store_op *chain, int rc, const char *text);

@@ -465,6 +465,22 @@ def story_of_an_asynchronous_handler(contract):
         receiver.close()
 
 
+def times_have_bounds(contract):
+    """The first and the last millisecond of the years 0000 to 9999, and those beside them."""
+    first, last = -62167219200000, 253402300799999
+    for time_in in (first, last, "0000-01-01T00:00:00Z", "9999-12-31T23:59:59.999Z"):
+        for name in ("from", "to"):
+            contract.expect(200, "listTasks", query={name: time_in})
+    for time_out in (first - 1, last + 1, -999999999999999, -253402300800000, 9 * 10 ** 18):
+        for name in ("from", "to"):
+            problem = contract.expect(400, "listTasks", query={name: time_out})
+            if problem["field"] != name:
+                raise Wrong(f"{name}={time_out} is refused with {problem}")
+        contract.expect(400, "submitTask", body={
+            "bizUuid": f"contract/{RUN}/time", "serviceName": "contract-a", "handler": "h",
+            "executeTime": time_out})
+
+
 def story_of_a_service(contract):
     name = {"name": f"contract-c-{RUN}"}
     contract.expect(201, "putService", params=name, body={"baseUrl": "http://127.0.0.1:9/"})
@@ -473,6 +489,12 @@ def story_of_a_service(contract):
     if any(changed[k] != v for k, v in settings.items()):
         raise Wrong(f"the service is {changed}")
     contract.expect(200, "getService", params=name)
+    for bad in ({"baseUrl": "ftp://127.0.0.1:9/"}, {"baseUrl": "http://127.0.0.1:9/a/../b"},
+                {**settings, "secret": "x" * 15}, {**settings, "secret": "x" * 129},
+                {**settings, "secret": "whsec_abc"}):
+        contract.expect(400, "putService", params=name, body=bad)
+    contract.expect(400, "putService", params={"name": ".."}, body=settings)
+    contract.expect(200, "putService", params=name, body={**settings, "secret": "x" * 128})
     contract.expect(200, "listServices")
     contract.expect(200, "pauseService", params=name)
     contract.expect(200, "resumeService", params=name)
@@ -504,6 +526,7 @@ def cases_of(contract):
     yield "the story of a task", lambda: story_of_a_task(contract)
     yield "the story of an asynchronous handler", \
         lambda: story_of_an_asynchronous_handler(contract)
+    yield "times have bounds", lambda: times_have_bounds(contract)
     yield "the story of a service", lambda: story_of_a_service(contract)
     yield "every success was seen", lambda: every_success_was_seen(contract)
 

@@ -22,7 +22,7 @@ class Stage:
 
     def __init__(self, kind, folder):
         self.folder = folder
-        self.store = {"sqlite": lib.Sqlite, "postgres": lib.Postgres}[kind](folder)
+        self.store = lib.STORES[kind](folder)
         self.handlers = lib.Handlers()
         self.receiver = lib.Receiver(self.handlers)
         self.nodes = []

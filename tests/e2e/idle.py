@@ -24,7 +24,7 @@ CPU_SECONDS = 10
 class Stage:
     def __init__(self, kind, folder):
         self.kind = kind
-        self.store = {"sqlite": lib.Sqlite, "postgres": lib.Postgres}[kind](folder)
+        self.store = lib.STORES[kind](folder)
         self.receiver = lib.Receiver()
         self.node = lib.Node(folder, self.store.url, quick=False).start()
         self.node.register("shop", self.receiver.url)

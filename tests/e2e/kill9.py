@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""kill -9 at any time: kill9.py sqlite|postgres [TASKS [KILLS]].
+"""kill -9 at any time: kill9.py sqlite|postgres|mysql [TASKS [KILLS]].
 
 Clients submit while the node is killed and started again; a client that gets no answer repeats with
 the same bizUuid, as users are told to. In the end every task that was answered with 2xx has been
@@ -31,7 +31,7 @@ class Chaos:
         self.repeats = 0
         self.errors = []
         self.lock = threading.Lock()
-        self.store = {"sqlite": lib.Sqlite, "postgres": lib.Postgres}[kind](folder)
+        self.store = lib.STORES[kind](folder)
         # Long enough for a kill to fall into it.
         self.receiver = lib.Receiver(lambda delivery: time.sleep(random.random() * 0.03))
         self.node = lib.Node(folder, self.store.url).start()

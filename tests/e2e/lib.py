@@ -220,8 +220,72 @@ class Postgres:
         self.log.close()
 
 
+class Mysql:
+    """A MariaDB of its own, run as the user mysql when we are root."""
+
+    kind = "mysql"
+
+    def __init__(self, folder, start=True):
+        self.folder = folder / "mysql"
+        self.folder.mkdir()
+        self.user = pwd.getpwnam("mysql") if os.geteuid() == 0 else None
+        if self.user:
+            os.chown(self.folder, self.user.pw_uid, self.user.pw_gid)
+        self.port = free_port()
+        self.url = f"mysql://root@{HOST}:{self.port}/jobflow"
+        self.log = open(folder / "mysql.log", "ab")
+        self.process = None
+        subprocess.run(
+            ["mariadb-install-db", "--no-defaults", f"--datadir={self.folder / 'data'}",
+             "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"],
+            check=True, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
+            cwd=self.folder, preexec_fn=die_with_parent(self.user))
+        self.start()
+        self.query("CREATE DATABASE jobflow", database="mysql")
+        if not start:
+            self.stop()
+
+    def start(self):
+        server = shutil.which("mariadbd", path=os.environ["PATH"] + ":/usr/sbin:/usr/libexec")
+        self.process = spawn(
+            [server, "--no-defaults", f"--datadir={self.folder / 'data'}",
+             f"--socket={self.folder / 'socket'}", f"--pid-file={self.folder / 'pid'}",
+             f"--port={self.port}", f"--bind-address={HOST}", "--skip-name-resolve",
+             "--skip-log-bin", "--innodb-flush-log-at-trx-commit=1"],
+            self.log, self.user, cwd=self.folder)
+        wait_until(lambda: self.client("SELECT 1", "mysql").returncode == 0, 30,
+                   "MariaDB is ready")
+
+    def stop(self, how=signal.SIGTERM):
+        """SIGTERM: in order; SIGKILL: as after a crash."""
+        if self.process:
+            self.process.send_signal(how)
+            self.process.wait(60)
+            self.process = None
+
+    def client(self, sql, database):
+        return subprocess.run(
+            ["mariadb", "--no-defaults", "-h", HOST, "-P", str(self.port), "-u", "root",
+             "--default-character-set=utf8mb4", "-BN", "-e",
+             f"SET time_zone = '+00:00'; {sql}", database],
+            check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+    def query(self, sql, database="jobflow"):
+        answer = self.client(sql, database)
+        equal(answer.returncode, 0, f"{sql}: {answer.stderr}")
+        return [tuple("" if v == "NULL" else v for v in line.split("\t"))
+                for line in answer.stdout.splitlines()]
+
+    def close(self):
+        self.stop()
+        self.log.close()
+
+
+STORES = {store.kind: store for store in (Sqlite, Postgres, Mysql)}
+
+
 def open_store(kind, folder):
-    return contextlib.closing({"sqlite": Sqlite, "postgres": Postgres}[kind](folder))
+    return contextlib.closing(STORES[kind](folder))
 
 
 # ---- Client -------------------------------------------------------------------------------------

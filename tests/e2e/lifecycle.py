@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The life of tasks against one running node: lifecycle.py sqlite|postgres.
+"""The life of tasks against one running node: lifecycle.py sqlite|postgres|mysql.
 
 One node and one receiver serve all cases; each case uses names of its own.
 """
@@ -26,7 +26,7 @@ class Stage:
     """What the cases share."""
 
     def __init__(self, kind, folder):
-        self.store = {"sqlite": lib.Sqlite, "postgres": lib.Postgres}[kind](folder)
+        self.store = lib.STORES[kind](folder)
         self.handlers = lib.Handlers()
         self.receiver = lib.Receiver(self.handlers)
         self.alert_status = 200

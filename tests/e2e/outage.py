@@ -179,10 +179,18 @@ def stops_while_it_is_away(s):
     s.outage.up()
 
 
+def stops_at_any_moment_of_its_start(s):
+    for n in range(25):
+        s.node.start(ready=False)
+        time.sleep(0.005 * n)  # another moment each time
+        equal(s.node.terminate(40), 0, f"exit status, {5 * n} ms after it began to listen")
+
+
 def main():
     with lib.Workspace() as folder, contextlib.closing(Stage(sys.argv[1], folder)) as stage:
         lib.run(lib.cases_of([down_at_start, comes_up_by_itself, down_later, crashes_later,
-                              accepted_under_outages_is_delivered, stops_while_it_is_away], stage))
+                              accepted_under_outages_is_delivered, stops_while_it_is_away,
+                              stops_at_any_moment_of_its_start], stage))
 
 
 if __name__ == "__main__":

@@ -6,11 +6,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
-#include <glob.h>
 #include <grp.h>
 #include <netinet/in.h>
 #include <pwd.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,22 +22,19 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <libpq-fe.h>
-
 #include "common/clock.h"
+#include "tests/lib/dbserver_kind.h"
 
 #define START_MS 60000
 #define STOP_MS 60000
 #define START_TRIES 3 /* another program may take the free port first */
-#define PATH_SIZE 256
 
 struct dbserver {
-    char bin[PATH_SIZE];
-    char dir[PATH_SIZE]; /* holds data/, the socket and the log */
+    const struct dbserver_kind *kind;
+    struct dbserver_place place;
     bool switch_user;
     uid_t uid;
     gid_t gid;
-    int port;
     pid_t pid; /* 0 = not running */
     pid_t guardian;
     int guard_fd; /* closing it tells the guardian to clean up */
@@ -55,44 +52,39 @@ static void nap(void)
 
 /* ---- Programs ------------------------------------------------------------------------------ */
 
-static bool find_bin(char dst[PATH_SIZE])
+void dbserver_word(struct dbserver_words *w, const char *fmt, ...)
 {
-    const char *given = getenv("PG_BINDIR");
-    glob_t found;
-    bool ok = false;
+    size_t room = sizeof(w->text) - w->used;
+    va_list args;
+    int len;
 
-    if (given) {
-        (void)snprintf(dst, PATH_SIZE, "%s", given);
-        return true;
-    }
-    if (glob("/usr/lib/postgresql/*/bin/initdb", 0, NULL, &found) == 0) {
-        const char *last = found.gl_pathv[found.gl_pathc - 1];
-
-        (void)snprintf(dst, PATH_SIZE, "%.*s", (int)(strlen(last) - strlen("/initdb")), last);
-        ok = true;
-    }
-    globfree(&found);
-    return ok;
+    va_start(args, fmt);
+    len = vsnprintf(w->text + w->used, room, fmt, args);
+    va_end(args);
+    if (len < 0 || (size_t)len >= room || w->n + 1 >= DBSERVER_WORDS_MAX)
+        abort();
+    w->argv[w->n++] = w->text + w->used;
+    w->used += (size_t)len + 1;
 }
 
-bool dbserver_is_installed(void)
+bool dbserver_is_installed(const struct dbserver_kind *kind)
 {
-    char bin[PATH_SIZE];
+    struct dbserver_place place;
 
-    return find_bin(bin);
+    return kind->find(&place);
 }
 
 /* In the child. The death signal is set after the change of user, which clears it. */
 static void become_program(const struct dbserver *s, pid_t parent, int death_signal,
                            char *const argv[])
 {
-    char log[PATH_SIZE + 16];
+    char log[DBSERVER_PATH_MAX + 16];
     int fd;
 
-    (void)snprintf(log, sizeof(log), "%s/log", s->dir);
+    (void)snprintf(log, sizeof(log), "%s/log", s->place.dir);
     if (s->switch_user && (setgroups(0, NULL) || setgid(s->gid) || setuid(s->uid)))
         _exit(126);
-    if (prctl(PR_SET_PDEATHSIG, death_signal) || getppid() != parent || chdir(s->dir))
+    if (prctl(PR_SET_PDEATHSIG, death_signal) || getppid() != parent || chdir(s->place.dir))
         _exit(126);
     fd = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
     if (fd < 0 || dup2(fd, STDOUT_FILENO) < 0 || dup2(fd, STDERR_FILENO) < 0)
@@ -116,22 +108,18 @@ static pid_t spawn(const struct dbserver *s, int death_signal, char *const argv[
     return pid;
 }
 
-static int run_initdb(struct dbserver *s, struct err *err)
+static int create_data(struct dbserver *s, struct err *err)
 {
-    char program[PATH_SIZE + 16];
-    char data[PATH_SIZE + 16];
-    char *argv[] = {program, "-D", data,   "-U",          "postgres", "-A",
-                    "trust", "-E", "UTF8", "--no-locale", "-N",       NULL};
+    struct dbserver_words words = {.n = 0};
     int status;
     pid_t pid;
 
-    (void)snprintf(program, sizeof(program), "%s/initdb", s->bin);
-    (void)snprintf(data, sizeof(data), "%s/data", s->dir);
-    pid = spawn(s, SIGKILL, argv);
+    s->kind->create(&s->place, &words);
+    pid = spawn(s, SIGKILL, words.argv);
     if (pid < 0 || waitpid(pid, &status, 0) != pid)
-        return err_set(err, ERR_IO, "initdb does not start: %s", strerror(errno));
+        return err_set(err, ERR_IO, "%s does not start: %s", words.argv[0], strerror(errno));
     if (status)
-        return err_set(err, ERR_IO, "initdb ended with status %d", status);
+        return err_set(err, ERR_IO, "%s ended with status %d", words.argv[0], status);
     return 0;
 }
 
@@ -146,13 +134,13 @@ static int remove_entry(const char *path, const struct stat *st, int type, struc
     return 0;
 }
 
-static pid_t postmaster_pid(const struct dbserver *s)
+static pid_t server_pid(const struct dbserver *s)
 {
-    char path[PATH_SIZE + 32];
+    char path[DBSERVER_PATH_MAX + 32];
     long pid = 0;
     FILE *f;
 
-    (void)snprintf(path, sizeof(path), "%s/data/postmaster.pid", s->dir);
+    (void)snprintf(path, sizeof(path), "%s/%s", s->place.dir, s->kind->pid_file);
     f = fopen(path, "re");
     if (!f)
         return 0;
@@ -175,12 +163,12 @@ static void guard(const struct dbserver *s, int fd)
     while (read(fd, &c, 1) < 0 && errno == EINTR)
         ;
     until = clock_mono() + STOP_MS;
-    for (pid_t pid = postmaster_pid(s); pid > 0 && clock_mono() < until; pid = postmaster_pid(s)) {
-        if (kill(pid, SIGQUIT) && errno == ESRCH)
+    for (pid_t pid = server_pid(s); pid > 0 && clock_mono() < until; pid = server_pid(s)) {
+        if (kill(pid, s->kind->crash_signal) && errno == ESRCH)
             break;
         nap();
     }
-    (void)nftw(s->dir, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    (void)nftw(s->place.dir, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
     _exit(0);
 }
 
@@ -231,19 +219,17 @@ static int free_port(void)
 
 void dbserver_url(const struct dbserver *s, const char *database, char dst[DBSERVER_URL_MAX])
 {
-    (void)snprintf(dst, DBSERVER_URL_MAX, "postgres://postgres@127.0.0.1:%d/%s", s->port, database);
+    s->kind->url(&s->place, database, dst);
 }
 
 static int wait_for_start(struct dbserver *s, struct err *err)
 {
     mono_ms until = clock_mono() + START_MS;
-    char url[DBSERVER_URL_MAX];
 
-    dbserver_url(s, "postgres", url);
-    while (PQping(url) != PQPING_OK) {
+    while (!s->kind->is_up(&s->place)) {
         if (waitpid(s->pid, NULL, WNOHANG) == s->pid) {
             s->pid = 0;
-            return err_set(err, ERR_IO, "the server ended at its start (%s/log)", s->dir);
+            return err_set(err, ERR_IO, "the server ended at its start (%s/log)", s->place.dir);
         }
         if (clock_mono() > until)
             return err_set(err, ERR_TIMEOUT, "the server takes no connections");
@@ -254,36 +240,10 @@ static int wait_for_start(struct dbserver *s, struct err *err)
 
 int dbserver_start(struct dbserver *s, struct err *err)
 {
-    char program[PATH_SIZE + 16];
-    char data[PATH_SIZE + 16];
-    char port[16];
-    char *argv[] = {
-        program,
-        "-D",
-        data,
-        "-p",
-        port,
-        "-k",
-        s->dir,
-        "-c",
-        "listen_addresses=127.0.0.1",
-        "-c",
-        "fsync=on",
-        "-c",
-        "synchronous_commit=on",
-        "-c",
-        "max_connections=50",
-        "-c",
-        "shared_buffers=64MB",
-        "-c",
-        "autovacuum_naptime=1s",
-        NULL,
-    };
+    struct dbserver_words words = {.n = 0};
 
-    (void)snprintf(program, sizeof(program), "%s/postgres", s->bin);
-    (void)snprintf(data, sizeof(data), "%s/data", s->dir);
-    (void)snprintf(port, sizeof(port), "%d", s->port);
-    s->pid = spawn(s, SIGQUIT, argv);
+    s->kind->serve(&s->place, &words);
+    s->pid = spawn(s, s->kind->crash_signal, words.argv);
     if (s->pid < 0) {
         s->pid = 0;
         return err_set(err, ERR_IO, "fork: %s", strerror(errno));
@@ -297,7 +257,7 @@ static int halt(struct dbserver *s, bool crash, struct err *err)
 
     if (!s->pid)
         return 0;
-    if (kill(s->pid, crash ? SIGQUIT : SIGINT))
+    if (kill(s->pid, crash ? s->kind->crash_signal : s->kind->stop_signal))
         return err_set(err, ERR_IO, "kill: %s", strerror(errno));
     while (waitpid(s->pid, NULL, WNOHANG) == 0) {
         if (clock_mono() > until)
@@ -326,11 +286,10 @@ static int choose_user(struct dbserver *s, struct err *err)
 
     if (geteuid() != 0)
         return 0;
-    pw = getpwnam("postgres");
+    pw = getpwnam(s->kind->user);
     if (!pw)
         return err_set(err, ERR_NOT_FOUND,
-                       "the server does not run as root, and there is no "
-                       "user postgres");
+                       "the server does not run as root, and there is no user %s", s->kind->user);
     s->switch_user = true;
     s->uid = pw->pw_uid;
     s->gid = pw->pw_gid;
@@ -341,12 +300,12 @@ static int make_dir(struct dbserver *s, struct err *err)
 {
     const char *tmp = getenv("TMPDIR");
 
-    (void)snprintf(s->dir, sizeof(s->dir), "%s/dbserver.XXXXXX", tmp ? tmp : "/tmp");
-    if (!mkdtemp(s->dir))
-        return err_set(err, ERR_IO, "%s: %s", s->dir, strerror(errno));
-    if (s->switch_user && chown(s->dir, s->uid, s->gid)) {
-        (void)rmdir(s->dir);
-        return err_set(err, ERR_IO, "%s: %s", s->dir, strerror(errno));
+    (void)snprintf(s->place.dir, sizeof(s->place.dir), "%s/dbserver.XXXXXX", tmp ? tmp : "/tmp");
+    if (!mkdtemp(s->place.dir))
+        return err_set(err, ERR_IO, "%s: %s", s->place.dir, strerror(errno));
+    if (s->switch_user && chown(s->place.dir, s->uid, s->gid)) {
+        (void)rmdir(s->place.dir);
+        return err_set(err, ERR_IO, "%s: %s", s->place.dir, strerror(errno));
     }
     return 0;
 }
@@ -357,8 +316,8 @@ static void release(struct dbserver *s)
     if (s->guard_fd >= 0) {
         (void)close(s->guard_fd);
         (void)waitpid(s->guardian, NULL, 0);
-    } else if (s->dir[0]) {
-        (void)rmdir(s->dir);
+    } else if (s->place.dir[0]) {
+        (void)rmdir(s->place.dir);
     }
     free(s);
 }
@@ -374,13 +333,13 @@ static int start_somewhere(struct dbserver *s, struct err *err)
     int rc = ERR_IO;
 
     for (int i = 0; rc == ERR_IO && i < START_TRIES; i++) {
-        s->port = free_port();
+        s->place.port = free_port();
         rc = dbserver_start(s, err);
     }
     return rc;
 }
 
-int dbserver_new(struct dbserver **ret, struct err *err)
+int dbserver_new(const struct dbserver_kind *kind, struct dbserver **ret, struct err *err)
 {
     static bool at_exit;
     struct dbserver *s = calloc(1, sizeof(*s));
@@ -388,15 +347,17 @@ int dbserver_new(struct dbserver **ret, struct err *err)
 
     if (!s)
         return ERR_NOMEM;
+    s->kind = kind;
     s->guard_fd = -1;
-    rc = find_bin(s->bin) ? choose_user(s, err)
-                          : err_set(err, ERR_NOT_FOUND, "no PostgreSQL server is installed");
+    rc = kind->find(&s->place)
+             ? choose_user(s, err)
+             : err_set(err, ERR_NOT_FOUND, "no %s server is installed", kind->name);
     if (!rc)
         rc = make_dir(s, err);
     if (!rc)
         rc = start_guardian(s, err);
     if (!rc)
-        rc = run_initdb(s, err);
+        rc = create_data(s, err);
     if (!rc)
         rc = start_somewhere(s, err);
     if (rc) {

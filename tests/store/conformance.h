@@ -13,6 +13,8 @@
 #define NEEDS_THREADS 2u /* several connections work in threads of their own */
 #define NEEDS_SERVER 4u  /* a server that can be stopped and started */
 #define NEEDS_FILE 8u    /* the database is a file */
+#define NEEDS_POSTGRES 16u
+#define NEEDS_MYSQL 32u
 
 struct backend {
     const char *name;
@@ -45,6 +47,9 @@ struct backend {
     /* Server. Abort when it cannot be done. */
     void (*stop)(const struct backend *b, bool crash);
     void (*start)(const struct backend *b);
+    void (*run_on_server)(const struct backend *b, const char *sql); /* as its superuser */
+    void (*disconnect)(const struct backend *b, const char *url); /* all sessions of the database */
+    void (*set_read_only)(const struct backend *b, const char *url, bool on);
 };
 
 struct world;
@@ -83,6 +88,7 @@ extern const struct case_list store_cases;
 extern const struct case_list outage_cases;
 extern const struct case_list postgres_cases;
 extern const struct case_list sqlite_cases;
+extern const struct case_list mysql_cases;
 
 /* Runs all of the backend's that match the pattern (NULL: all) and prints TAP. Returns the number
  * of failures, for exit(). */

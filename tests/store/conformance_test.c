@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store_conformance_test sqlite|postgres [PATTERN]   runs the suite
- * store_conformance_test probe URL                   opens a database, as another process
- * store_conformance_test count URL                   counts the tasks in a file, as another program
+/* store_conformance_test sqlite|postgres|mysql [PATTERN]   runs the suite
+ * store_conformance_test probe URL    opens a database, as another process
+ * store_conformance_test count URL    counts the tasks in a file, as another program
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -52,10 +52,11 @@ static int run_sqlite(const char *pattern)
     return failed;
 }
 
-static int run_postgres(const char *pattern)
+static int run_server(struct backend *(*make)(struct err *err), void (*end)(struct backend *b),
+                      const char *pattern)
 {
     struct err err = {0};
-    struct backend *b = postgres_backend_new(&err);
+    struct backend *b = make(&err);
     int failed;
 
     if (!b) {
@@ -63,7 +64,7 @@ static int run_postgres(const char *pattern)
         return 0;
     }
     failed = conformance_run(b, pattern);
-    postgres_backend_free(b);
+    end(b);
     return failed;
 }
 
@@ -78,7 +79,9 @@ int main(int argc, char **argv)
     if (argc > 1 && !strcmp(argv[1], "sqlite"))
         return run_sqlite(pattern);
     if (argc > 1 && !strcmp(argv[1], "postgres"))
-        return run_postgres(pattern);
-    (void)fprintf(stderr, "usage: %s sqlite|postgres [PATTERN]\n", argv[0]);
+        return run_server(postgres_backend_new, postgres_backend_free, pattern);
+    if (argc > 1 && !strcmp(argv[1], "mysql"))
+        return run_server(mysql_backend_new, mysql_backend_free, pattern);
+    (void)fprintf(stderr, "usage: %s sqlite|postgres|mysql [PATTERN]\n", argv[0]);
     return 2;
 }

@@ -12,10 +12,6 @@
 
 #include "tests/store/rig.h"
 
-#define DISCONNECT                                                                                 \
-    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "                               \
-    "WHERE pid <> pg_backend_pid() AND datname = current_database()"
-
 static void reconnect(struct world *w)
 {
     w->conn = world_connect(w);
@@ -29,7 +25,7 @@ static void test_a_lost_connection_is_unavailable(struct world *w)
     struct call_clock clock = {.call = {.op = {.kind = STORE_CALL}, .what = CALL_CLOCK}};
     struct err err = {0};
 
-    (void)sql_value(w, DISCONNECT);
+    w->backend->disconnect(w->backend, w->url);
     assert_int_equal(w->d->submit(w->conn, list, 1, &err), ERR_UNAVAILABLE);
     assert_true(err.text[0] != '\0');
     assert_int_equal(w->d->call(w->conn, &clock.call, &err), ERR_UNAVAILABLE);
@@ -336,12 +332,6 @@ static void test_restarts_in_the_middle_of_traffic(struct world *w)
                      t.n_keys);
 }
 
-static void set_read_only(struct world *w, const char *how)
-{
-    (void)sql_value(w, "ALTER SYSTEM %s", how);
-    (void)sql_value(w, "SELECT pg_reload_conf()");
-}
-
 /* Fail-over may leave us on a server that only reads: on connections that are open, and on new
  * ones. */
 static void test_a_read_only_server(struct world *w)
@@ -356,7 +346,7 @@ static void test_a_read_only_server(struct world *w)
     int rc;
     bool early;
 
-    set_read_only(w, "SET default_transaction_read_only = on");
+    w->backend->set_read_only(w->backend, w->url, true);
     do { /* sessions learn it when they next look */
         rc = w->d->submit(w->conn, list, 1, &err);
         task_free(item.existing);
@@ -366,7 +356,7 @@ static void test_a_read_only_server(struct world *w)
     for (int i = 0; i < 100; i++)
         rig_deliver(r, 1);
     early = claim->back;
-    set_read_only(w, "RESET default_transaction_read_only");
+    w->backend->set_read_only(w->backend, w->url, false);
     assert_int_equal(rc, ERR_UNAVAILABLE);
     assert_false(early);
     rig_wait(r);

@@ -147,6 +147,29 @@ static void drop(const struct backend *b, const char *url)
     place->in_use[strtoul(name + 1, NULL, 10)] = false;
 }
 
+static void run_on(const char *url, const char *sql)
+{
+    PGconn *db = open_db(url);
+
+    must_run(db, sql);
+    PQfinish(db);
+}
+
+static void disconnect(const struct backend *b, const char *url)
+{
+    (void)b;
+    run_on(url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE pid <> pg_backend_pid() AND datname = current_database()");
+}
+
+static void set_read_only(const struct backend *b, const char *url, bool on)
+{
+    (void)b;
+    run_on(url, on ? "ALTER SYSTEM SET default_transaction_read_only = on"
+                   : "ALTER SYSTEM RESET default_transaction_read_only");
+    run_on(url, "SELECT pg_reload_conf()");
+}
+
 static const struct migration *migrations(const struct backend *b, size_t *ret_n)
 {
     return driver_migrations(b->driver, ret_n);
@@ -173,7 +196,7 @@ struct backend *postgres_backend_new(struct err *err)
 
     if (!b || !place)
         abort();
-    rc = dbserver_new(&place->server, err);
+    rc = dbserver_new(&dbserver_postgres, &place->server, err);
     if (rc) {
         free(b);
         free(place);
@@ -184,7 +207,7 @@ struct backend *postgres_backend_new(struct err *err)
     *b = (struct backend){
         .name = "postgres",
         .driver = &postgres_driver,
-        .has = NEEDS_SQL | NEEDS_THREADS | NEEDS_SERVER,
+        .has = NEEDS_SQL | NEEDS_THREADS | NEEDS_SERVER | NEEDS_POSTGRES,
         .ctx = place,
         .create = create,
         .drop = drop,
@@ -198,6 +221,9 @@ struct backend *postgres_backend_new(struct err *err)
         .seconds_ago = "(now() - interval '%d seconds')",
         .stop = stop,
         .start = start,
+        .run_on_server = run_on_server,
+        .disconnect = disconnect,
+        .set_read_only = set_read_only,
     };
     return b;
 }

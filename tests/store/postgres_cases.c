@@ -127,12 +127,13 @@ static void test_another_schema_of_the_same_database(struct world *w)
 }
 
 static const struct test_case cases[] = {
-    {"postgres: claims are HOT", test_claims_are_hot, NEEDS_SERVER},
-    {"postgres: without named statements", test_without_named_statements, NEEDS_SERVER},
-    {"postgres: weak durability is told", test_weak_durability_is_told, NEEDS_SERVER},
-    {"postgres: other defaults of the database", test_other_defaults_of_the_database, NEEDS_SERVER},
+    {"postgres: claims are HOT", test_claims_are_hot, NEEDS_POSTGRES},
+    {"postgres: without named statements", test_without_named_statements, NEEDS_POSTGRES},
+    {"postgres: weak durability is told", test_weak_durability_is_told, NEEDS_POSTGRES},
+    {"postgres: other defaults of the database", test_other_defaults_of_the_database,
+     NEEDS_POSTGRES},
     {"postgres: another schema in the same database", test_another_schema_of_the_same_database,
-     NEEDS_SERVER},
+     NEEDS_POSTGRES},
 };
 
 const struct case_list postgres_cases = CASE_LIST(cases);

@@ -134,7 +134,9 @@ void rig_wait_up(struct rig *r)
 
 void rig_wait_down(struct rig *r)
 {
+    static struct scan_key nothing = {.service_name = {"nobody", 6}, .from_time = WALL_NONE};
     struct job *end = rig_job(r, STORE_FINISH);
+    struct job *scan = rig_job(r, STORE_SCAN);
 
     end->finish_item = (struct finish_item){.id = INT64_MAX,
                                             .kind = FINISH_SUCCESS,
@@ -145,7 +147,9 @@ void rig_wait_down(struct rig *r)
     end->finish.n = 1;
     rig_post(r, end);
     rig_post(r, rig_claim_job(r, INT64_MAX, 0));
-    rig_post(r, rig_job(r, STORE_SCAN));
+    scan->scan.keys = &nothing;
+    scan->scan.n_keys = 1;
+    rig_post(r, scan);
     wait_for_state(r, false);
 }
 

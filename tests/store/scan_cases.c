@@ -272,10 +272,11 @@ static void test_own_orphans(struct world *w)
         const char *me;
         bool own;
     } rows[] = {
-        {"node/1", "node/2", true},   {"node/2", "node/2", false}, {"node/9", "node/10", true},
-        {"node2/1", "node/2", false}, {"nod/1", "node/2", false},  {"Node/1", "node/2", false},
-        {"node/1", "no_e/2", false},  {"no_e/1", "no_e/2", true},  {"node/1", "%/2", false},
-        {"node/1", "nod./2", false},  {"x.y/3", "x.y/4", true},    {"x-y/3", "x.y/4", false},
+        {"node/1", "node/2", true},   {"node/2", "node/2", false},   {"node/9", "node/10", true},
+        {"node2/1", "node/2", false}, {"nod/1", "node/2", false},    {"Node/1", "node/2", false},
+        {"node/1", "no_e/2", false},  {"no_e/1", "no_e/2", true},    {"node/1", "%/2", false},
+        {"node/1", "nod./2", false},  {"node/b/1", "node/2", false}, {"x.y/3", "x.y/4", true},
+        {"x-y/3", "x.y/4", false},
     };
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {

@@ -15,7 +15,7 @@
 #include "tests/store/rig.h"
 
 /* Runs this program again, collects what it prints, and returns its exit status. */
-static int run_again(struct world *w, const char *args, char *out, size_t cap)
+static int run_again(struct world *w, const char *what, const char *url, char *out, size_t cap)
 {
     char self[URL_SIZE];
     ssize_t len = readlink("/proc/self/exe", self, sizeof(self) - 1);
@@ -25,7 +25,7 @@ static int run_again(struct world *w, const char *args, char *out, size_t cap)
 
     assert_true(len > 0);
     self[len] = '\0';
-    f = popen(world_text(w, "'%s' %s '%s'", self, args, w->url).p, "re");
+    f = popen(world_text(w, "'%s' %s '%s'", self, what, url).p, "re");
     assert_non_null(f);
     n = fread(out, 1, cap - 1, f);
     out[n] = '\0';
@@ -34,18 +34,13 @@ static int run_again(struct world *w, const char *args, char *out, size_t cap)
     return WEXITSTATUS(status);
 }
 
-static int probe(struct world *w, char *out, size_t cap)
-{
-    return run_again(w, "probe", out, cap);
-}
-
 static void test_a_second_process_is_refused(struct world *w)
 {
     struct rig *r = rig_start(w, rig_config(w), true);
     const char *file = strchr(w->url, ':') + 1;
     char out[1024];
 
-    assert_int_equal(probe(w, out, sizeof(out)), 1);
+    assert_int_equal(run_again(w, "probe", w->url, out, sizeof(out)), 1);
     if (!strstr(out, file))
         fail_msg("which file? %s", out);
     rig_post(r, rig_claim_job(r, 1, 0)); /* and the first one goes on */
@@ -64,7 +59,7 @@ static void test_a_closed_connection_lets_nobody_in(struct world *w)
     assert_int_equal(w->d->open(w->url, &opt, &second, &warning, &err), 0);
     free(warning);
     w->d->close(second);
-    assert_int_equal(probe(w, out, sizeof(out)), 1);
+    assert_int_equal(run_again(w, "probe", w->url, out, sizeof(out)), 1);
     (void)put_key(w, "k");
 }
 
@@ -73,9 +68,8 @@ static void test_the_next_process_may_have_it(struct world *w)
     const char *url = world_empty(w);
     char out[1024];
 
-    (void)snprintf(w->url, sizeof(w->url), "%s", url);
-    assert_int_equal(probe(w, out, sizeof(out)), 0);
-    assert_int_equal(probe(w, out, sizeof(out)), 0);
+    assert_int_equal(run_again(w, "probe", url, out, sizeof(out)), 0);
+    assert_int_equal(run_again(w, "probe", url, out, sizeof(out)), 0);
 }
 
 /* People look into the file with their own tools while the node runs. */
@@ -89,7 +83,7 @@ static void test_other_programs_read_meanwhile(struct world *w)
         j->tasks[i].biz_uuid = world_text(w, "k%zu", i);
     rig_post(r, j);
     rig_wait(r);
-    assert_int_equal(run_again(w, "count", out, sizeof(out)), 0);
+    assert_int_equal(run_again(w, "count", w->url, out, sizeof(out)), 0);
     assert_string_equal(out, "3\n");
 }
 

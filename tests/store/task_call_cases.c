@@ -55,15 +55,23 @@ static void test_get_with_attempts_in_order(struct world *w)
     assert_int_equal(look_attempts(w, put_key(w, "new")).n_attempts, 0);
 }
 
+#define DIGITS                                                                                     \
+    "(SELECT 0 AS d UNION SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5 "   \
+    "UNION SELECT 6 UNION SELECT 7 UNION SELECT 8 UNION SELECT 9)"
+
 static void test_get_gives_at_most_a_thousand_attempts(struct world *w)
 {
     int64_t id = put_key(w, "k");
     struct call_get c;
 
     (void)sql_value(w,
-                    "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1010)"
-                    " INSERT INTO job_attempt (task_id, attempt, ended_at, outcome)"
-                    " SELECT %" PRId64 ", i, %s, 'retry' FROM n",
+                    "INSERT INTO job_attempt (task_id, attempt, ended_at, outcome) "
+                    "SELECT %" PRId64 ", 1 + a.d + 10 * b.d + 100 * c.d, %s, 'retry' "
+                    "FROM " DIGITS " AS a, " DIGITS " AS b, " DIGITS " AS c",
+                    id, w->backend->now_sql);
+    (void)sql_value(w,
+                    "INSERT INTO job_attempt (task_id, attempt, ended_at, outcome) "
+                    "SELECT %" PRId64 ", 1001 + a.d, %s, 'retry' FROM " DIGITS " AS a",
                     id, w->backend->now_sql);
     c = look_attempts(w, id);
     assert_int_equal(c.n_attempts, 1000);

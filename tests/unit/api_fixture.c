@@ -25,6 +25,12 @@ static void policy_of(void *ctx, struct str service_name, char dst[TASK_POLICY_M
     strcpy(dst, str_eqz(service_name, "patient") ? "slow" : "");
 }
 
+static bool services_known(void *ctx)
+{
+    struct api_fixture *f = ctx;
+    return atomic_load(&f->knows_services);
+}
+
 static void explain(void *ctx, struct explain_query *q)
 {
     struct api_fixture *f = ctx;
@@ -52,9 +58,14 @@ static void metrics(void *ctx, struct buf *dst)
     buf_addz(dst, "jobflow_up 1\n");
 }
 
+/* The rule itself is the sender's; here only what becomes of its verdicts is of interest. */
 static int check_base_url(void *ctx, struct str url, struct err *err)
 {
     (void)ctx;
+    if (str_eqz(url, "http://starting"))
+        return err_set(err, ERR_UNAVAILABLE, "the node is still starting");
+    if (str_eqz(url, "http://no-memory"))
+        return err_set(err, ERR_NOMEM, "out of memory");
     return memmem(url.p, url.len, "169.254", 7) ? err_set(err, ERR_INVALID, "link-local") : 0;
 }
 
@@ -99,6 +110,7 @@ void api_fixture_start(struct api_fixture *f, const struct api_config *cfg)
                                               .snooze_cap_ms = 86400000,
                                               .max_snoozes = 5};
     atomic_store(&f->is_ready, true);
+    atomic_store(&f->knows_services, true);
     struct api_env env = {
         .store = {fake_post, &f->store},
         .clock = &f->clock,
@@ -108,6 +120,7 @@ void api_fixture_start(struct api_fixture *f, const struct api_config *cfg)
         .ctx = f,
         .shards_of = shards_of,
         .policy_of = policy_of,
+        .services_known = services_known,
         .explain = explain,
         .services_changed = services_changed,
         .ready = ready,

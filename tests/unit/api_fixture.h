@@ -31,6 +31,8 @@ struct fake_store {
     atomic_int fail;   /* what operations come back with, without effect */
     atomic_uint n_posts;
     atomic_bool lose_finish; /* the next FINISH is lost to a rescue */
+    atomic_int then_refuse;  /* what `refuse` becomes when a FINISH has run */
+    atomic_int then_fail;    /* and `fail` */
     struct task *tasks[FAKE_MAX_TASKS];
     size_t n_tasks;
     struct fake_service services[FAKE_MAX_SERVICES];
@@ -49,6 +51,7 @@ struct api_fixture {
     struct api *api;
     const char *address;
     atomic_bool is_ready;
+    atomic_bool knows_services;
     atomic_uint n_services_changed;
     struct sched_explanation explanation;
 };

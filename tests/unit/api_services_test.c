@@ -17,6 +17,7 @@
 #define TRACE "00000000000000010000000000001234" /* of the first task */
 #define RESULT(attempt) "/api/attempts/" TRACE "/" attempt "/result"
 #define BEAT(attempt) "/api/attempts/" TRACE "/" attempt "/heartbeat"
+#define BEAT_B "/api/attempts/00000000000000020000000000001234/1/heartbeat"
 #define TASK(more) "{\"bizUuid\":\"a\",\"serviceName\":\"s\",\"handler\":\"h\"" more "}"
 
 static struct api_fixture f;
@@ -217,6 +218,43 @@ static void test_stale(void **state)
     call("POST", RESULT("4"), "{\"success\":true}", 409);
 }
 
+static void expect_effect(const char *path, const char *body, const char *effect)
+{
+    char *text = expect_call(&f, "POST", path, body, 503);
+    expect_json(text, "effect", effect);
+    free(text);
+    atomic_store(&f.store.refuse, 0);
+    atomic_store(&f.store.fail, 0);
+}
+
+/* What is stored is not called undone when only the answer fails. */
+static void test_effect(void **state)
+{
+    static const char body[] = "{\"success\":true}";
+    (void)state;
+    accepted(TASK_SENT, 1, "");
+    atomic_store(&f.store.then_refuse, ERR_BUSY);
+    expect_effect(RESULT("1"), body, "\"done\"");
+    call("POST", RESULT("1"), body, 200);
+    fake_put(&f.store, "a", TASK_SENT, 2);
+    atomic_store(&f.store.then_fail, ERR_UNAVAILABLE);
+    expect_effect(RESULT("2"), body, "\"done\"");
+    call("POST", RESULT("2"), body, 200);
+    assert_int_equal(counter_get(&f.counters.finished[TASK_SUCCESS]), 2);
+    /* A rescue was first: this result did nothing. */
+    fake_put(&f.store, "a", TASK_SENT, 3);
+    atomic_store(&f.store.lose_finish, true);
+    atomic_store(&f.store.then_refuse, ERR_BUSY);
+    expect_effect(RESULT("3"), body, "\"none\"");
+    /* Before the write. */
+    atomic_store(&f.store.fail, ERR_UNAVAILABLE);
+    expect_effect(RESULT("4"), body, "\"none\"");
+    atomic_store(&f.store.fail, ERR_UNAVAILABLE);
+    expect_effect(BEAT("4"), NULL, "\"none\"");
+    atomic_store(&f.store.refuse, ERR_BUSY);
+    expect_effect(RESULT("4"), body, "\"none\"");
+}
+
 static void test_heartbeat(void **state)
 {
     (void)state;
@@ -233,6 +271,16 @@ static void test_heartbeat(void **state)
     free(text);
     text = expect_call(&f, "POST", BEAT("1"), "{\"extend\":\"2m\"}", 200);
     expect_json(text, "deadline", "\"1970-01-01T00:18:40.000Z\"");
+    free(text);
+    /* Another task, whose time-out is its service's, and then the node's. */
+    call("POST", TASKS, "{\"bizUuid\":\"b\",\"serviceName\":\"t\",\"handler\":\"h\"}", 201);
+    fake_put(&f.store, "b", TASK_SENT, 1);
+    text = expect_call(&f, "POST", BEAT_B, NULL, 200);
+    expect_json(text, "deadline", "\"1970-01-01T00:18:40.000Z\"");
+    free(text);
+    call("PUT", SERVICES "/t", "{\"baseUrl\":\"http://t\",\"timeout\":\"20s\"}", 201);
+    text = expect_call(&f, "POST", BEAT_B, NULL, 200);
+    expect_json(text, "deadline", "\"1970-01-01T00:18:00.000Z\"");
     free(text);
     text = expect_call(&f, "POST", BEAT("2"), NULL, 409);
     expect_json(text, "attempt", "1");
@@ -298,9 +346,16 @@ static void test_drain(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_services), TEST(test_pause_and_delete), TEST(test_success),
-        TEST(test_failure),  TEST(test_final_and_snooze), TEST(test_retry_after_and_policy),
-        TEST(test_stale),    TEST(test_heartbeat),        TEST(test_meta),
+        TEST(test_services),
+        TEST(test_pause_and_delete),
+        TEST(test_success),
+        TEST(test_failure),
+        TEST(test_final_and_snooze),
+        TEST(test_retry_after_and_policy),
+        TEST(test_stale),
+        TEST(test_effect),
+        TEST(test_heartbeat),
+        TEST(test_meta),
         TEST(test_drain),
     };
     return cmocka_run_group_tests_name("api_services", tests, NULL, NULL);

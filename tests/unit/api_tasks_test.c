@@ -211,6 +211,7 @@ static void test_times(void **state)
                 INT64_C(1900000000123));
     assert_true(time_of("t10", ",\"executeTime\":5", &created) == created);
     assert_true(time_of("t11", ",\"executeTime\":-5", &created) == created);
+    assert_true(time_of("t13", ",\"executeTime\":-62167219200000", &created) == created);
     assert_true(time_of("t12", ",\"executeTime\":\"0001-01-01T00:00:00Z\"", &created) == created);
     /* A repeat whose time has passed since does not count as different. */
     char *text = expect_call(&f, "POST", TASKS, TASK("t9", "\"executeTime\":5"), 200);
@@ -470,6 +471,11 @@ static void test_list(void **state)
     expect_json(text, "tasks.0.bizUuid", "\"k9\"");
     assert_false(json_at(text, "tasks.1", value, sizeof(value)));
     free(text);
+    /* The first and the last time there is. */
+    text = expect_call(&f, "GET", TASKS "?status=SENT&from=-62167219200000&to=253402300799999",
+                       NULL, 200);
+    expect_json(text, "tasks.0.bizUuid", "\"k9\"");
+    free(text);
     text = expect_call(&f, "GET", TASKS "?status=FAILED&to=2030-03-18T00:00:00+00:00&&", NULL, 200);
     expect_json(text, "tasks.0.bizUuid", "\"k7\"");
     free(text);
@@ -478,15 +484,18 @@ static void test_list(void **state)
 /* ---- When the store cannot --------------------------------------------------------------- */
 
 static void expect_unavailable(const char *method, const char *path, const char *body,
-                               const char *type, const char *effect)
+                               const char *type, const char *effect, const char *hint)
 {
     struct answer_text a;
-    char value[64];
+    char value[320];
     client_call(f.address, method, path, body, &a);
     assert_int_equal(a.status, 503);
     assert_string_equal(answer_header(&a, "Retry-After", value, sizeof(value)), "1");
     expect_json(a.body, "type", type);
     expect_json(a.body, "effect", effect);
+    assert_true(json_at(a.body, "hint", value, sizeof(value)));
+    if (!strstr(value, hint))
+        fail_msg("%s %s: the hint is %s", method, path, value);
     answer_free(&a);
 }
 
@@ -497,43 +506,61 @@ static void test_unavailable(void **state)
         const char *path;
         const char *body;
         const char *effect; /* when it comes back with an error */
+        const char *hint;
     } calls[] = {
-        {"POST", TASKS, KEY("a"), "\"unknown\""},
-        {"POST", TASKS "/batch", "{\"tasks\":[" KEY("a") "]}", "\"unknown\""},
-        {"GET", TASKS "/a", NULL, "\"none\""},
-        {"GET", TASKS, NULL, "\"none\""},
-        {"DELETE", TASKS "/a", NULL, "\"unknown\""},
-        {"PATCH", TASKS "/a", "{\"delay\":1}", "\"unknown\""},
-        {"POST", TASKS "/a/run", NULL, "\"unknown\""},
-        {"GET", TASKS "/a/explain", NULL, "\"none\""},
-        {"GET", "/api/traces/00000000000000010000000000001234", NULL, "\"none\""},
-        {"GET", "/api/services", NULL, "\"none\""},
-        {"GET", "/api/services/s", NULL, "\"none\""},
-        {"PUT", "/api/services/s", "{\"baseUrl\":\"http://h/\"}", "\"unknown\""},
-        {"DELETE", "/api/services/s", NULL, "\"unknown\""},
-        {"POST", "/api/services/s/pause", NULL, "\"unknown\""},
+        {"POST", TASKS, KEY("a"), "\"unknown\"", "same bizUuid"},
+        {"POST", TASKS "/batch", "{\"tasks\":[" KEY("a") "]}", "\"unknown\"", "same bizUuid"},
+        {"GET", TASKS "/a", NULL, "\"none\"", "Try again"},
+        {"GET", TASKS, NULL, "\"none\"", "Try again"},
+        {"DELETE", TASKS "/a", NULL, "\"unknown\"", "same as once"},
+        {"PATCH", TASKS "/a", "{\"delay\":1}", "\"unknown\"", "Look at the task"},
+        {"PATCH", TASKS "/a", "{\"executeTime\":1}", "\"unknown\"", "same as once"},
+        {"POST", TASKS "/a/run", NULL, "\"unknown\"", "Look at the task"},
+        {"GET", TASKS "/a/explain", NULL, "\"none\"", "Try again"},
+        {"GET", "/api/traces/00000000000000010000000000001234", NULL, "\"none\"", "Try again"},
+        {"GET", "/api/services", NULL, "\"none\"", "Try again"},
+        {"GET", "/api/services/s", NULL, "\"none\"", "Try again"},
+        {"PUT", "/api/services/s", "{\"baseUrl\":\"http://h/\"}", "\"unknown\"", "same as once"},
+        {"DELETE", "/api/services/s", NULL, "\"unknown\"", "same as once"},
+        {"POST", "/api/services/s/pause", NULL, "\"unknown\"", "same as once"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
         atomic_store(&f.store.refuse, ERR_BUSY);
         expect_unavailable(calls[i].method, calls[i].path, calls[i].body,
-                           "\"urn:jobflow:problem:overloaded\"", "\"none\"");
+                           "\"urn:jobflow:problem:overloaded\"", "\"none\"", "Try again");
         atomic_store(&f.store.refuse, ERR_UNAVAILABLE);
         expect_unavailable(calls[i].method, calls[i].path, calls[i].body,
-                           "\"urn:jobflow:problem:unavailable\"", "\"none\"");
+                           "\"urn:jobflow:problem:unavailable\"", "\"none\"", "Try again");
         atomic_store(&f.store.refuse, ERR_SHUTDOWN);
         expect_unavailable(calls[i].method, calls[i].path, calls[i].body,
-                           "\"urn:jobflow:problem:unavailable\"", "\"none\"");
+                           "\"urn:jobflow:problem:unavailable\"", "\"none\"", "Try again");
         atomic_store(&f.store.refuse, 0);
         atomic_store(&f.store.fail, ERR_UNAVAILABLE);
         expect_unavailable(calls[i].method, calls[i].path, calls[i].body,
-                           "\"urn:jobflow:problem:unavailable\"", calls[i].effect);
+                           "\"urn:jobflow:problem:unavailable\"", calls[i].effect, calls[i].hint);
         atomic_store(&f.store.fail, ERR_CORRUPT);
         call(calls[i].method, calls[i].path, calls[i].body, 500);
         atomic_store(&f.store.fail, 0);
     }
     assert_int_equal(counter_get(&f.counters.refused), 10);
     assert_int_equal(f.store.n_tasks, 0);
+}
+
+/* A task's facts come from its service: none is taken before the services have been read. */
+static void test_services_unknown(void **state)
+{
+    static const char not_ready[] = "\"urn:jobflow:problem:not-ready\"";
+    (void)state;
+    atomic_store(&f.knows_services, false);
+    expect_unavailable("POST", TASKS, KEY("a"), not_ready, "\"none\"", "Try again");
+    expect_unavailable("POST", TASKS "/batch", "{\"tasks\":[" KEY("a") "]}", not_ready, "\"none\"",
+                       "Try again");
+    assert_int_equal(atomic_load(&f.store.n_posts), 0);
+    assert_int_equal(counter_get(&f.counters.refused), 2);
+    call("GET", TASKS, NULL, 200);
+    atomic_store(&f.knows_services, true);
+    call("POST", TASKS, KEY("a"), 201);
 }
 
 static bool all_counted(void *ctx)
@@ -592,6 +619,7 @@ int main(void)
         TEST(test_explain),
         TEST(test_list),
         TEST(test_unavailable),
+        TEST(test_services_unknown),
         TEST(test_clients_die),
     };
     return cmocka_run_group_tests_name("api_tasks", tests, NULL, NULL);

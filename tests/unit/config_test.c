@@ -290,8 +290,8 @@ static void test_wrong_values(void **state)
         {"log:\n  level: INFO", "expected debug, info, warn or error"},
         {"store:\n  named_statements: yes", "expected true or false"},
         {"store:\n  url: oracle://h", "expected sqlite:FILE or postgres://"},
-        {"store:\n  url: 'sqlite:'", "expected sqlite:FILE or postgres://"},
-        {"store:\n  url: mysql://u:pw@h/d", "no store for MySQL"},
+        {"store:\n  url: 'sqlite:'", "expected a file"},
+        {"store:\n  url: mysqlx://u:pw@h/d", "or mysql://user:password@host:port/db"},
         {"store:\n  url: postgres://u:***@h/d", "the password is the mask"},
         {"tasks:\n  - a", "tasks: expected keys below it"},
     };
@@ -523,10 +523,16 @@ static void test_secrets_are_masked(void **state)
     assert_non_null(strstr(text, "  secret: \"***\"  # JOBFLOW_ALERT_SECRET\n"));
     free(text);
     config_fini(&c);
+    assert_int_equal(load_env("JOBFLOW_STORE_URL=mysql://u:hunter2@h:1/d", &c), 0);
+    text = printed(&c);
+    assert_null(strstr(text, "hunter2"));
+    assert_non_null(strstr(text, "\"mysql://u:***@h:1/d\""));
+    free(text);
+    config_fini(&c);
     /* Nor do errors show them, and a mask never becomes a secret. */
     assert_int_equal(load_env("JOBFLOW_ALERT_SECRET=hunter2", &c), ERR_INVALID);
     assert_null(strstr(last_err.text, "hunter2"));
-    assert_int_equal(load_env("JOBFLOW_STORE_URL=mysql://u:hunter2@h/d", &c), ERR_INVALID);
+    assert_int_equal(load_env("JOBFLOW_STORE_URL=oracle://u:hunter2@h/d", &c), ERR_INVALID);
     assert_null(strstr(last_err.text, "hunter2"));
     assert_refused("alert:\n  secret: '***'\n", 2, "this is the mask");
 }

@@ -674,6 +674,14 @@ static void test_base_urls(void **state)
         {"http://192.168.0.1/", NULL},
         {"http://[::1]:8080/", NULL},
         {"http://[fd00::1]/", NULL},
+        {"http://orders/.well-known/a..b/...", NULL},
+        {"http://orders/.", "segments"},
+        {"http://orders/..", "segments"},
+        {"http://orders/jobs/../", "segments"},
+        {"http://orders/./jobs", "segments"},
+        {"http://orders/%2e%2E/jobs", "segments"},
+        {"http://orders/jobs/.%2e", "segments"},
+        {"http://orders//%2E", "segments"},
         {"", "1 to 2048"},
         {"orders:8080", "http://host"},
         {"//orders", "URL"},
@@ -718,6 +726,12 @@ static void test_base_urls(void **state)
             fail_msg("%s: '%s' does not say '%s'", cases[i].url, err.text, cases[i].says);
     }
     assert_int_equal(dispatch_check_base_url(f->d, STR("http://a\0b/"), NULL), ERR_INVALID);
+    char longest[2049] = "http://h/";
+    memset(longest + 9, 'x', sizeof(longest) - 9);
+    struct str url = {longest, 2048};
+    assert_int_equal(dispatch_check_base_url(f->d, url, NULL), 0);
+    url.len++;
+    assert_int_equal(dispatch_check_base_url(f->d, url, NULL), ERR_INVALID);
 }
 
 #define FIXTURE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)

@@ -136,6 +136,8 @@ static enum task_status status_after(const struct finish_item *item)
 
 static void run_finish(struct fake_store *s, struct finish_op *op)
 {
+    atomic_store(&s->refuse, atomic_exchange(&s->then_refuse, 0));
+    atomic_store(&s->fail, atomic_exchange(&s->then_fail, 0));
     struct finish_item *item = op->items;
     struct task **at = find_id(s, item->id);
     assert(op->n == 1 && at);
@@ -242,6 +244,28 @@ static int run_run(struct fake_store *s, struct call_run *r)
     return rc;
 }
 
+static struct fake_service *find_service(struct fake_store *s, struct str name)
+{
+    for (size_t i = 0; i < s->n_services; i++) {
+        if (str_eq(s->services[i].s.name, name))
+            return &s->services[i];
+    }
+    return NULL;
+}
+
+/* How long the claim gave the attempt. */
+static int64_t attempt_length(struct fake_store *s, const struct call_extend *e,
+                              const struct task *t)
+{
+    const struct fake_service *v = find_service(s, t->service_name);
+    int64_t timeout_ms = e->default_timeout_ms;
+    if (t->timeout_ms > 0)
+        timeout_ms = t->timeout_ms;
+    else if (v && v->s.timeout_ms > 0)
+        timeout_ms = v->s.timeout_ms;
+    return timeout_ms + e->margin_ms;
+}
+
 static int run_extend(struct fake_store *s, struct call_extend *e)
 {
     struct task **at = find_id(s, e->id);
@@ -250,17 +274,8 @@ static int run_extend(struct fake_store *s, struct call_extend *e)
     e->task = must_dup(*at);
     if ((*at)->attempt != e->attempt || !is_in(*at, TASK_IN_FLIGHT))
         return ERR_CONFLICT;
-    e->deadline_at = 1000000 + e->extend_ms;
+    e->deadline_at = 1000000 + (e->extend_ms > 0 ? e->extend_ms : attempt_length(s, e, *at));
     return 0;
-}
-
-static struct fake_service *find_service(struct fake_store *s, struct str name)
-{
-    for (size_t i = 0; i < s->n_services; i++) {
-        if (str_eq(s->services[i].s.name, name))
-            return &s->services[i];
-    }
-    return NULL;
 }
 
 static struct str keep(char *dst, size_t cap, struct str s)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Deadlines, limits, pipelines, dying clients, draining. */
 #include <errno.h>
+#include <malloc.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -250,7 +251,7 @@ static void test_memory_limit(void **state)
     struct client clients[4];
     static char request[100200];
     (void)state;
-    cfg.max_memory = 250000;
+    cfg.max_memory = 300000; /* a buffer of 100,000 bytes takes up 128 KiB */
     fixture_start(&f, &cfg);
     int n =
         snprintf(request, sizeof(request),
@@ -274,6 +275,112 @@ static void test_memory_limit(void **state)
     expect_answer(&clients[3], 200, NULL);
     for (unsigned i = 0; i < 4; i++)
         client_close(&clients[i]);
+    fixture_stop(&f);
+}
+
+/* All allocations of the program's own code, as the linker wraps them. */
+void *__real_malloc(size_t n);
+void *__real_calloc(size_t n, size_t size);
+void *__real_realloc(void *p, size_t n);
+void __real_free(void *p);
+void *__wrap_malloc(size_t n);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_realloc(void *p, size_t n);
+void __wrap_free(void *p);
+
+static atomic_llong memory_now, memory_peak;
+
+static void *taken(void *p, long long before)
+{
+    long long change = (long long)malloc_usable_size(p) - before;
+    long long now = atomic_fetch_add(&memory_now, change) + change;
+    long long peak = atomic_load(&memory_peak);
+    while (now > peak && !atomic_compare_exchange_weak(&memory_peak, &peak, now))
+        ;
+    return p;
+}
+
+void *__wrap_malloc(size_t n)
+{
+    return taken(__real_malloc(n), 0);
+}
+
+void *__wrap_calloc(size_t n, size_t size)
+{
+    return taken(__real_calloc(n, size), 0);
+}
+
+void *__wrap_realloc(void *p, size_t n)
+{
+    long long before = (long long)malloc_usable_size(p);
+    void *moved = __real_realloc(p, n);
+    return moved ? taken(moved, before) : NULL;
+}
+
+void __wrap_free(void *p)
+{
+    atomic_fetch_sub(&memory_now, (long long)malloc_usable_size(p));
+    __real_free(p);
+}
+
+#define MIB ((size_t)1024 * 1024)
+#define N_WITHHOLDING 20
+#define N_FIT 4
+
+static bool all_but_fitting_are_answered(void *ctx)
+{
+    struct client *clients = ctx;
+    unsigned n = 0;
+    for (unsigned i = 0; i < N_WITHHOLDING; i++)
+        n += client_readable(&clients[i], 0);
+    return n >= N_WITHHOLDING - N_FIT;
+}
+
+/* Many who all withhold the end of a large body: as many as fit are waited for, the others are
+ * refused, and what they had sent is given back although their connections linger. */
+static void test_memory_of_withheld_bodies(void **state)
+{
+    struct fixture f;
+    struct http_config cfg = fixture_config();
+    struct client clients[N_WITHHOLDING];
+    static char piece[32768];
+    unsigned n_refused = 0, n_taken = 0;
+    (void)state;
+    cfg.threads = 1;
+    cfg.max_body = MIB;
+    cfg.max_memory = N_FIT * MIB;
+    fixture_start(&f, &cfg);
+    for (unsigned i = 0; i < N_WITHHOLDING; i++) {
+        client_open(&clients[i], f.address);
+        client_send(&clients[i],
+                    "POST /held HTTP/1.1\r\nHost: h\r\nContent-Length: 1048576\r\n\r\n");
+    }
+    long long before = atomic_load(&memory_now);
+    atomic_store(&memory_peak, before);
+    for (size_t sent = 0; sent < MIB; sent += sizeof(piece)) {
+        size_t n = sent + sizeof(piece) < MIB ? sizeof(piece) : sizeof(piece) - 1;
+        for (unsigned i = 0; i < N_WITHHOLDING; i++)
+            (void)client_try_send(&clients[i], piece, n);
+    }
+    wait_until(all_but_fitting_are_answered, clients);
+    /* One more than fits has grown before it was refused. */
+    assert_true(atomic_load(&memory_peak) - before < (long long)((N_FIT + 1) * MIB + MIB / 2));
+    for (unsigned i = 0; i < N_WITHHOLDING; i++) {
+        if (client_readable(&clients[i], 0)) {
+            n_refused++;
+            expect_answer(&clients[i], 503, NULL);
+            client_close(&clients[i]);
+        } else {
+            client_send(&clients[i], "x");
+            fixture_wait_held(&f, 1);
+            fixture_release(&f);
+            expect_answer(&clients[i], 200, NULL);
+            client_close(&clients[i]);
+            n_taken++;
+        }
+    }
+    assert_int_equal(n_taken, N_FIT);
+    assert_int_equal(n_refused, N_WITHHOLDING - N_FIT);
     fixture_stop(&f);
 }
 
@@ -340,6 +447,32 @@ static void test_drain(void **state)
     fixture_stop(&f);
 }
 
+static bool is_drained(void *ctx)
+{
+    return http_server_is_drained(((struct fixture *)ctx)->server);
+}
+
+/* A request whose client has gone is still under way. */
+static void test_drained(void **state)
+{
+    struct fixture f;
+    struct http_config cfg = fixture_config();
+    struct client c;
+    (void)state;
+    fixture_start(&f, &cfg);
+    assert_false(http_server_is_drained(f.server)); /* nothing is under way, but it still may */
+    client_open(&c, f.address);
+    client_send(&c, GET("/held"));
+    fixture_wait_held(&f, 1);
+    http_server_drain(f.server, 20000);
+    client_reset(&c);
+    fixture_wait_connections(&f, 0);
+    assert_false(http_server_is_drained(f.server));
+    fixture_release(&f);
+    wait_until(is_drained, &f);
+    fixture_stop(&f);
+}
+
 static void test_drain_cuts_after_grace(void **state)
 {
     struct fixture f;
@@ -402,8 +535,10 @@ int main(void)
         cmocka_unit_test(test_half_close),
         cmocka_unit_test(test_connection_limit),
         cmocka_unit_test(test_memory_limit),
+        cmocka_unit_test(test_memory_of_withheld_bodies),
         cmocka_unit_test(test_client_dies_while_held),
         cmocka_unit_test(test_drain),
+        cmocka_unit_test(test_drained),
         cmocka_unit_test(test_drain_cuts_after_grace),
         cmocka_unit_test(test_stop_waits),
     };

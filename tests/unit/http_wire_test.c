@@ -120,7 +120,9 @@ static void test_refusals(void **state)
         {"bad chunk size", POST_ECHO "Transfer-Encoding: chunked\r\n\r\nzz\r\nxx\r\n0\r\n\r\n",
          400},
         {"huge chunk size",
-         POST_ECHO "Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\nxx\r\n0\r\n\r\n", 400},
+         POST_ECHO "Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\nxx\r\n0\r\n\r\n", 413},
+        {"chunk size above the limit",
+         POST_ECHO "Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n186a1", 413},
         {"chunk longer than said",
          POST_ECHO "Transfer-Encoding: chunked\r\n\r\n1\r\nxx\r\n0\r\n\r\n", 400},
         {"body too large", POST_ECHO "Content-Length: 100001\r\n\r\n", 413},
@@ -136,6 +138,45 @@ static void test_refusals(void **state)
     refuse("NUL in a header", with_nul, sizeof(with_nul) - 1, 400);
     static const char nul_target[] = "GET /ec\0ho HTTP/1.1\r\nHost: h\r\n\r\n";
     refuse("NUL in the target", nul_target, sizeof(nul_target) - 1, 400);
+}
+
+/* Whole and byte by byte: what the parser sees of it at once makes no difference. */
+static void test_line_ends(void **state)
+{
+#define CHUNKED POST_ECHO "Transfer-Encoding: chunked\r\n\r\n"
+    static const char *const cases[] = {
+        CHUNKED "2\r\n{}XX0\r\n\r\n",
+        CHUNKED "2\r\n{}X\r0\r\n\r\n",
+        CHUNKED "2\r\n{}\rX0\r\n\r\n",
+        CHUNKED "2\r\n{}\n0\r\n\r\n",
+        CHUNKED "2\r\n{}0\r\n\r\n",
+        CHUNKED "1\r\n{\r\n1\r\n}\r\r0\r\n\r\n",
+        CHUNKED "2\rX{}\r\n0\r\n\r\n",
+        CHUNKED "2\n{}\r\n0\r\n\r\n",
+        CHUNKED "2;a\n{}\r\n0\r\n\r\n",
+        CHUNKED "2 \n{}\r\n0\r\n\r\n",
+        CHUNKED "\r\n{}\r\n0\r\n\r\n",
+        CHUNKED "2\r\n{}\r\n0\rX\r\n",
+        CHUNKED "2\r\n{}\r\n0\r\n\rX",
+        POST_ECHO "Transfer-Encoding: chunked\r\n\rX2\r\n{}\r\n0\r\n\r\n",
+        POST_ECHO "Content-Length: 2\r\n\rX{}",
+        "GET /echo HTTP/1.1\r\nHost: h\r\n\rX",
+    };
+#undef CHUNKED
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct client c;
+        struct answer_text a;
+        refuse(cases[i], cases[i], strlen(cases[i]), 400);
+        client_open(&c, fixture.address);
+        for (const char *p = cases[i]; *p; p++)
+            (void)client_try_send(&c, p, 1);
+        client_read(&c, &a);
+        assert_int_equal(a.status, 400);
+        answer_free(&a);
+        client_expect_end(&c);
+        client_close(&c);
+    }
 }
 
 static void test_header_too_large(void **state)
@@ -182,6 +223,9 @@ static void test_accepted(void **state)
         {"chunks in capitals",
          POST_ECHO "transfer-encoding: Chunked\r\n\r\nA\r\n0123456789\r\n0\r\n\r\n", "0123456789",
          false},
+        {"chunk sizes with zeros, space, as large as may be",
+         POST_ECHO "Transfer-Encoding: chunked\r\n\r\n000000000000000000001 \r\na\r\n00\r\n\r\n",
+         "a", false},
         {"chunk extension", POST_ECHO "Transfer-Encoding: chunked\r\n\r\n1;x=y\r\na\r\n0\r\n\r\n",
          "a", false},
         {"trailer",
@@ -377,15 +421,11 @@ static void test_bad_address(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_header_too_large),
-        cmocka_unit_test(test_chunks_too_large),
-        cmocka_unit_test(test_accepted),
-        cmocka_unit_test(test_head),
-        cmocka_unit_test(test_expect_continue),
-        cmocka_unit_test(test_byte_by_byte),
-        cmocka_unit_test(test_random_pieces),
-        cmocka_unit_test(test_random_damage),
+        cmocka_unit_test(test_refusals),         cmocka_unit_test(test_line_ends),
+        cmocka_unit_test(test_header_too_large), cmocka_unit_test(test_chunks_too_large),
+        cmocka_unit_test(test_accepted),         cmocka_unit_test(test_head),
+        cmocka_unit_test(test_expect_continue),  cmocka_unit_test(test_byte_by_byte),
+        cmocka_unit_test(test_random_pieces),    cmocka_unit_test(test_random_damage),
         cmocka_unit_test(test_bad_address),
     };
     return cmocka_run_group_tests_name("http_wire", tests, start, stop);

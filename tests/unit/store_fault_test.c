@@ -69,6 +69,7 @@ static void test_busy_has_an_end(void **state)
     ask_call(&ask, CALL_RUN);
     run(&ask, ERR_UNAVAILABLE);
     assert_in_range(fake_calls(FAKE_CALL), 2, 20);
+    asker_wait_reports(3); /* down, and up with the first probe */
     assert_true(store_is_up(a.store));
 }
 

@@ -235,6 +235,24 @@ static void test_name_valid(void **state)
     assert_false(name_valid(STR("a/b"), 128));
     assert_false(name_valid(STR("a\0"), 128));
     assert_false(name_valid(STR("\xC3\xA4"), 128));
+    assert_false(name_valid(STR("."), 128));
+    assert_false(name_valid(STR(".."), 128));
+    assert_true(name_valid(STR("..."), 128));
+    assert_true(name_valid(STR(".a"), 128));
+    assert_true(name_valid(STR("a."), 128));
+}
+
+static void test_characters(void **state)
+{
+    static const char name_chars[] =
+        "-.0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz";
+    static const char digits[] = "0123456789abcdef0123456789ABCDEF";
+    (void)state;
+    for (int c = 0; c < 256; c++) {
+        const char *at = c ? strchr(digits, c) : NULL;
+        assert_int_equal(hex_digit((char)c), at ? (at - digits) % 16 : -1);
+        assert_int_equal(name_char_valid((char)c), c && strchr(name_chars, c));
+    }
 }
 
 static void test_to_i64(void **state)
@@ -289,6 +307,7 @@ int main(void)
         cmocka_unit_test(test_utf8_clean),
         cmocka_unit_test(test_utf8_clean_cuts),
         cmocka_unit_test(test_name_valid),
+        cmocka_unit_test(test_characters),
         cmocka_unit_test(test_to_i64),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

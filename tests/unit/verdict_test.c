@@ -64,7 +64,6 @@ static void test_success(void **state)
         {"true", 200, "{\"success\":true}", NULL, VERDICT_SUCCESS, -1, ""},
         {"foreign words", 200, "{\"code\":0,\"data\":{\"success\":false}}", NULL, VERDICT_SUCCESS,
          -1, ""},
-        {"success is a text", 200, "{\"success\":\"false\"}", NULL, VERDICT_SUCCESS, -1, ""},
         {"array", 200, "[{\"success\":false}]", NULL, VERDICT_SUCCESS, -1, ""},
         {"broken", 200, "{\"success\":fal", NULL, VERDICT_SUCCESS, -1, ""},
         {"only retryable", 200, "{\"retryable\":false}", NULL, VERDICT_SUCCESS, -1, ""},
@@ -80,7 +79,13 @@ static void test_failure_in_the_body(void **state)
     (void)state;
     static const struct answer_case cases[] = {
         {"bare", 200, "{\"success\":false}", NULL, VERDICT_RETRY, -1,
-         "the handler said \"success\": false"},
+         "the handler's \"success\" is not true"},
+        {"a text", 200, "{\"success\":\"false\"}", NULL, VERDICT_RETRY, -1,
+         "the handler's \"success\" is not true"},
+        {"a number", 200, "{\"success\":0}", NULL, VERDICT_RETRY, -1,
+         "the handler's \"success\" is not true"},
+        {"null", 200, "{\"success\":null}", NULL, VERDICT_RETRY, -1,
+         "the handler's \"success\" is not true"},
         {"message", 200, " \r\n\t{\"message\":\"no\\nstock\",\"success\":false} ", NULL,
          VERDICT_RETRY, -1, "no stock"},
         {"202", 202, "{\"success\":false,\"message\":\"full\"}", NULL, VERDICT_RETRY, -1, "full"},
@@ -97,7 +102,7 @@ static void test_failure_in_the_body(void **state)
         {"negative wait", 200, "{\"success\":false,\"message\":\"m\",\"retryAfter\":-5}", NULL,
          VERDICT_RETRY, -1, "m"},
         {"message of a wrong type", 200, "{\"success\":false,\"message\":{}}", NULL, VERDICT_RETRY,
-         -1, "the handler said \"success\": false"},
+         -1, "the handler's \"success\" is not true"},
         {"byte-order mark", 200, "\xEF\xBB\xBF{\"success\":false,\"message\":\"m\"}", NULL,
          VERDICT_RETRY, -1, "m"},
         /* What the store cannot keep is replaced; what the handler said still counts. */
@@ -272,13 +277,13 @@ static void test_cut_answer(void **state)
         {"{\"success\":false,\"retryable\":false,\"message\":\"m\",\"stack\":[\"a\",\"b",
          VERDICT_FINAL, "m"},
         {"{\"success\":false,\"message\":\"a,b", VERDICT_RETRY,
-         "the handler said \"success\": false"},
+         "the handler's \"success\" is not true"},
         {"{\"data\":[{\"success\":false,\"x\":1},{", VERDICT_SUCCESS, ""},
         {"{\"message\":\"abc", VERDICT_SUCCESS, ""},
         {"{", VERDICT_SUCCESS, ""},
         {"{}}}},", VERDICT_SUCCESS, ""},
         {"{\"success\":false,\"message\":\"\\", VERDICT_RETRY,
-         "the handler said \"success\": false"},
+         "the handler's \"success\" is not true"},
     };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -329,7 +334,7 @@ static void test_results(void **state)
         {"{\"success\":false,\"message\":\"m\",\"retryAfter\":\"2m\"}", VERDICT_RETRY, 120000, "m"},
         {"{\"success\":false,\"message\":\"m\",\"retryAfter\":7200}", VERDICT_RETRY, HOUR, "m"},
         {"{\"success\":false,\"retryable\":false}", VERDICT_FINAL, -1,
-         "the handler said \"success\": false"},
+         "the handler's \"success\" is not true"},
         {"{\"snooze\":\"10m\"}", VERDICT_SNOOZE, 600000, ""},
     };
 
