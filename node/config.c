@@ -19,7 +19,7 @@ static int set_node_name(struct config *c, struct err *err)
     if (gethostname(host, sizeof(host) - 1) != 0 || host[0] == '\0')
         strcpy(host, "node");
     for (char *p = host; *p != '\0'; p++) {
-        if (!name_valid((struct str){p, 1}, 1))
+        if (!name_char_valid(*p))
             *p = '-';
     }
     c->node_name = strdup(host);

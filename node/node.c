@@ -283,7 +283,7 @@ static void node_stop_parts(struct node *n)
     set_stopping(n);
     if (n->mailbox)
         (void)mailbox_deliver(n->mailbox); /* questions of the API, asked before it was told */
-    store_draining(n->store); /* a stuck database keeps nobody waiting */
+    store_draining(n->store);              /* a stuck database keeps nobody waiting */
     api_stop(n->api);
     n->api = NULL;
     if (n->store)

@@ -16,8 +16,9 @@
 #include "node/service_table.h"
 #include "node/store/store.h"
 
-#define NODE_TICK_MAX_MS 1000 /* no wait is longer, so that a stepped clock is noticed */
-#define NODE_HINTS_MAX 100000 /* hints on their way to the loop; more are left to the scans */
+#define NODE_TICK_MAX_MS 1000    /* no wait is longer, so that a stepped clock is noticed */
+#define NODE_TICK_STOPPING_MS 20 /* while the loop waits for the HTTP interface to drain */
+#define NODE_HINTS_MAX 100000    /* hints on their way to the loop; more are left to the scans */
 
 /* What the loop's thread publishes for the API threads. */
 struct node_status {

@@ -193,7 +193,7 @@ static void outbox_post(struct node *n, struct outbox *o)
 static void wake_arm(struct node *n)
 {
     wall_ms at = sched_next_wakeup(n->sched);
-    int64_t wait_us = NODE_TICK_MAX_MS * INT64_C(1000);
+    int64_t wait_us = (n->stopping ? NODE_TICK_STOPPING_MS : NODE_TICK_MAX_MS) * INT64_C(1000);
 
     if (at <= store_clock_now(&n->clock)) {
         wait_us = 0;

@@ -12,10 +12,8 @@ const struct driver *driver_find(const char *url)
         const char *scheme;
         const struct driver *driver;
     } schemes[] = {
-        {"sqlite", &sqlite_driver},
-        {"postgres", &postgres_driver},
-        {"postgresql", &postgres_driver},
-        {"mysql", &mysql_driver},
+        {"sqlite", &sqlite_driver},       {"postgres", &postgres_driver},
+        {"postgresql", &postgres_driver}, {"mysql", &mysql_driver},
         {"mariadb", &mysql_driver},
     };
 

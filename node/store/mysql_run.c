@@ -156,8 +156,6 @@ void my_put_time(struct my_packet *p, wall_ms t)
         return;
     }
     time_format(t, text);
-    if (memcmp(text, "1000", 4) < 0) /* the least that the column's type promises to keep */
-        memcpy(text, "1000-01-01T00:00:00.000", TIME_TEXT_LEN - 1);
     text[10] = ' ';
     text[TIME_TEXT_LEN - 1] = '\''; /* instead of the Z */
     buf_addz(&p->text, "TIMESTAMP'");

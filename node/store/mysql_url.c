@@ -8,14 +8,6 @@
 
 #define PORT_DEFAULT 3306
 
-static int hex(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c |= 0x20;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* Decodes in place. False for a bad encoding or a NUL. */
 static bool decode(char *s)
 {
@@ -29,8 +21,8 @@ static bool decode(char *s)
             *to++ = *s++;
             continue;
         }
-        high = hex(s[1]);
-        low = high < 0 ? -1 : hex(s[2]);
+        high = hex_digit(s[1]);
+        low = high < 0 ? -1 : hex_digit(s[2]);
         if (low < 0 || (!high && !low))
             return false;
         *to++ = (char)(high << 4 | low);
