@@ -87,12 +87,6 @@ static int run_text(struct sql *db, struct buf *b, const struct sql_value *param
                    err);
 }
 
-static int on_floor(void *ctx, const struct sql_value *row)
-{
-    *(int64_t *)ctx = row[0].i;
-    return 0;
-}
-
 /* The last id of the window, if the window is full. */
 static int read_floor(struct sql *db, const char *table, const struct call_list *c, int64_t *ret,
                       struct err *err)
@@ -103,7 +97,7 @@ static int read_floor(struct sql *db, const char *table, const struct call_list 
 
     *ret = 0;
     buf_addf(&b, "SELECT id FROM %s WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET ?", table);
-    rc = run_text(db, &b, params, 2, on_floor, ret, err);
+    rc = run_text(db, &b, params, 2, sql_on_int, ret, err);
     buf_fini(&b);
     return rc;
 }

@@ -7,12 +7,6 @@
 
 #include "node/store/task_row.h"
 
-static int on_int(void *ctx, const struct sql_value *row)
-{
-    *(int64_t *)ctx = row[0].i;
-    return 0;
-}
-
 /* ---- Node --------------------------------------------------------------------------------- */
 
 static int on_node(void *ctx, const struct sql_value *row)
@@ -288,7 +282,7 @@ int call_clock(struct sql *db, struct call_clock *c, struct err *err)
     int rc;
 
     c->sent = clock_mono();
-    rc = sql_run(db, &(struct sql_query){.text = "SELECT {now}", .on_row = on_int, .ctx = &now},
+    rc = sql_run(db, &(struct sql_query){.text = "SELECT {now}", .on_row = sql_on_int, .ctx = &now},
                  err);
     c->received = clock_mono();
     c->now = now;

@@ -358,12 +358,6 @@ static int my_open(const char *url, const struct driver_options *opt, struct dri
 
 #define LOCK_NAME "CONCAT('jobflow:', MD5(DATABASE()))"
 
-static int on_int(void *ctx, const struct sql_value *row)
-{
-    *(int64_t *)ctx = row[0].i;
-    return 0;
-}
-
 static int on_any(void *ctx, const struct sql_value *row)
 {
     bool *any = ctx;
@@ -383,7 +377,7 @@ static int lock_schema(struct driver_conn *c, struct err *err)
         rc = sql_run(&c->sql,
                      &(struct sql_query){.text = "SELECT GET_LOCK(" LOCK_NAME ", ?)",
                                          SQL_PARAMS(sql_int(c->opt.statement_timeout_ms / 1000)),
-                                         .on_row = on_int,
+                                         .on_row = sql_on_int,
                                          .ctx = &got},
                      err);
     if (!rc && got != 1)
@@ -446,7 +440,7 @@ static int my_take_ids(struct driver_conn *c, int64_t *ret_first, int64_t *ret_n
     my_statement(&p, NULL, NULL, &changed);
     my_put_query(&p, "UPDATE job_id_block SET next_id = LAST_INSERT_ID(next_id) + ? WHERE one = 1",
                  &block, 1);
-    my_statement(&p, on_int, &first, NULL);
+    my_statement(&p, sql_on_int, &first, NULL);
     my_put(&p, "SELECT LAST_INSERT_ID()");
     rc = my_packet_run(&p, err);
     my_packet_fini(&p);

@@ -7,6 +7,7 @@
 
 #include "node/store/judge.h"
 #include "node/store/rowops.h"
+#include "node/store/setops.h"
 #include "node/store/task_row.h"
 
 #define DELETE_BY_ID "DELETE t FROM job_delay_task AS t" BY_ID " WHERE "
@@ -35,19 +36,7 @@ static int on_locked(void *ctx, const struct sql_value *row)
     struct finish_item **found = bsearch(&row[0].i, e->items, e->n, sizeof(*e->items), compare_end);
     struct task *t = found ? &e->live[found - e->items] : NULL;
 
-    if (!t || !task_status_parse(row[1].s, &t->status))
-        return ERR_CORRUPT;
-    t->id = row[0].i;
-    t->attempt = (int32_t)row[2].i;
-    t->deadline_at = sql_wall(&row[3]);
-    t->claimed_at = sql_wall(&row[4]);
-    return 0;
-}
-
-static int on_now(void *ctx, const struct sql_value *row)
-{
-    *(wall_ms *)ctx = row[0].i;
-    return 0;
+    return t ? task_from_brief(row, t) : ERR_CORRUPT;
 }
 
 static int lock_rows(struct sql *db, struct ends *e, struct err *err)
@@ -64,7 +53,7 @@ static int lock_rows(struct sql *db, struct ends *e, struct err *err)
                " WHERE ");
     my_put_ids(&p, "id", &ids);
     my_put(&p, " ORDER BY id FOR UPDATE");
-    my_statement(&p, on_now, &e->now, NULL);
+    my_statement(&p, sql_on_int, &e->now, NULL);
     my_put(&p, "SELECT {now}");
     rc = my_packet_run(&p, err);
     my_packet_fini(&p);
@@ -275,48 +264,13 @@ int my_finish(struct sql *db, struct finish_item **items, size_t n, struct err *
 /* ---- Cancels ------------------------------------------------------------------------------ */
 
 struct cancels {
-    struct cancel_op **items; /* by biz_uuid */
-    size_t n;
+    struct cancel_set set;
     struct my_ids ids;
 };
-
-static int compare_key(const void *key, const void *element)
-{
-    return str_cmp(*(const struct str *)key, (*(struct cancel_op *const *)element)->biz_uuid);
-}
-
-static struct cancel_op *cancel_find(const struct cancels *c, struct str key)
-{
-    struct cancel_op **found = bsearch(&key, c->items, c->n, sizeof(*c->items), compare_key);
-
-    return found ? *found : NULL;
-}
 
 static int on_found(void *ctx, const struct sql_value *row)
 {
     my_ids_add(ctx, row[0].i, 0);
-    return 0;
-}
-
-static int on_live(void *ctx, const struct sql_value *row)
-{
-    struct cancel_op *op = cancel_find(ctx, row[2].s);
-
-    return op ? task_keep_row(&op->task, row) : ERR_CORRUPT;
-}
-
-/* The record as it stands in history now. */
-static int on_cancelled(void *ctx, const struct sql_value *row)
-{
-    struct cancel_op *op = cancel_find(ctx, row[0].s);
-
-    if (!op || !op->task)
-        return ERR_CORRUPT;
-    op->task->status = TASK_CANCELLED;
-    op->task->next_attempt_time = WALL_NONE;
-    op->task->deadline_at = WALL_NONE;
-    op->task->updated_at = row[1].i;
-    op->task->finished_at = row[2].i;
     return 0;
 }
 
@@ -329,9 +283,9 @@ static int find_rows(struct sql *db, struct cancels *c, struct err *err)
     my_packet_start(&p, db);
     my_statement(&p, on_found, &c->ids, NULL);
     my_put(&p, "SELECT id FROM job_delay_task" BY_KEY " WHERE biz_uuid IN ");
-    for (size_t i = 0; i < c->n; i++) {
+    for (size_t i = 0; i < c->set.n; i++) {
         my_put(&p, i ? "," : "(");
-        my_put_text(&p, c->items[i]->biz_uuid);
+        my_put_text(&p, c->set.items[i]->biz_uuid);
     }
     my_put(&p, ") ORDER BY id");
     rc = my_packet_run(&p, err);
@@ -345,7 +299,7 @@ static int lock_live(struct sql *db, struct cancels *c, struct err *err)
     int rc;
 
     my_packet_start(&p, db);
-    my_statement(&p, on_live, c, NULL);
+    my_statement(&p, cancel_set_on_live, &c->set, NULL);
     my_put(&p, "SELECT " LIVE_COLUMNS " FROM job_delay_task" BY_ID " WHERE ");
     my_put_ids(&p, "id", &c->ids);
     my_put(&p, " ORDER BY id FOR UPDATE");
@@ -374,7 +328,7 @@ static int write_cancels(struct sql *db, struct cancels *c, const struct my_ids 
 
     my_packet_start(&p, db);
     for (size_t i = 0; i < 4; i++) {
-        my_statement(&p, i == 3 ? on_cancelled : NULL, c, NULL);
+        my_statement(&p, i == 3 ? cancel_set_on_cancelled : NULL, &c->set, NULL);
         my_put(&p, texts[i].before);
         my_put_ids(&p, texts[i].column, ids);
     }
@@ -390,8 +344,8 @@ static int cancel_set(struct sql *db, struct cancels *c, struct err *err)
 
     if (!rc && c->ids.n)
         rc = lock_live(db, c, err);
-    for (size_t i = 0; !rc && i < c->n; i++) {
-        struct cancel_op *op = c->items[i];
+    for (size_t i = 0; !rc && i < c->set.n; i++) {
+        struct cancel_op *op = c->set.items[i];
 
         if (!op->task) {
             rc = row_cancel_one(db, op, err);
@@ -409,7 +363,7 @@ static int cancel_set(struct sql *db, struct cancels *c, struct err *err)
 
 int my_cancel(struct sql *db, struct cancel_op **items, size_t n, struct err *err)
 {
-    struct cancels c = {.items = items, .n = n};
+    struct cancels c = {.set = {items, n}};
     int rc;
 
     if (!n)
@@ -421,9 +375,7 @@ int my_cancel(struct sql *db, struct cancel_op **items, size_t n, struct err *er
         rc = cancel_set(db, &c, err);
     rc = sql_end(db, rc, err);
     my_ids_fini(&c.ids);
-    for (size_t i = 0; rc && i < n; i++) {
-        task_free(items[i]->task);
-        items[i]->task = NULL;
-    }
+    if (rc)
+        cancel_set_drop(&c.set);
     return rc;
 }

@@ -6,6 +6,7 @@
 
 #include "node/store/judge.h"
 #include "node/store/rowops.h"
+#include "node/store/setops.h"
 #include "node/store/task_row.h"
 
 /* ---- Submission --------------------------------------------------------------------------- */
@@ -212,26 +213,11 @@ const struct submit_ops my_submit_ops = {.insert = insert_and_look, .find = find
 
 /* ---- Claim -------------------------------------------------------------------------------- */
 
-struct claims {
-    struct claim_item **items; /* by id */
-    size_t n;
-    struct str claimed_by;
-};
-
-static int compare_claim(const void *key, const void *element)
-{
-    int64_t id = *(const int64_t *)key;
-    int64_t other = (*(struct claim_item *const *)element)->id;
-
-    return (id > other) - (id < other);
-}
-
 /* The rows as they stand after the update: what it did not win is judged by them, too. */
 static int on_claimed(void *ctx, const struct sql_value *row)
 {
-    const struct claims *c = ctx;
-    struct claim_item **found =
-        bsearch(&row[0].i, c->items, c->n, sizeof(*c->items), compare_claim);
+    const struct claim_set *c = ctx;
+    struct claim_item *found = claim_set_find(c, row[0].i);
     struct task view;
     int rc;
 
@@ -240,14 +226,14 @@ static int on_claimed(void *ctx, const struct sql_value *row)
     rc = task_from_row(row, &view);
     if (rc)
         return rc;
-    judge_claim_miss(*found, &view, c->claimed_by);
-    if ((*found)->result != CLAIM_WON)
+    judge_claim_miss(found, &view, c->claimed_by);
+    if (found->result != CLAIM_WON)
         return 0;
-    (*found)->task = task_dup(&view);
-    return (*found)->task ? 0 : ERR_NOMEM;
+    found->task = task_dup(&view);
+    return found->task ? 0 : ERR_NOMEM;
 }
 
-static void put_claims(struct my_packet *p, struct claims *c, int64_t margin_ms)
+static void put_claims(struct my_packet *p, struct claim_set *c, int64_t margin_ms)
 {
     struct my_ids attempts = {0};
     struct my_ids timeouts = {0};
@@ -280,7 +266,7 @@ static void put_claims(struct my_packet *p, struct claims *c, int64_t margin_ms)
 int my_claim(struct sql *db, struct claim_item **items, size_t n, struct str claimed_by,
              int64_t margin_ms, struct err *err)
 {
-    struct claims c = {items, n, claimed_by};
+    struct claim_set c = {items, n, claimed_by};
     struct my_packet p;
     int rc;
 
@@ -299,10 +285,8 @@ int my_claim(struct sql *db, struct claim_item **items, size_t n, struct str cla
         my_packet_fini(&p);
     }
     rc = sql_end(db, rc, err);
-    for (size_t i = 0; rc && i < n; i++) {
-        task_free(items[i]->task);
-        items[i]->task = NULL;
-    }
+    if (rc)
+        claim_set_drop(&c);
     return rc;
 }
 

@@ -242,19 +242,13 @@ static int pg_migrate(struct driver_conn *c, const struct migration *m, size_t n
 
 /* ---- Operations --------------------------------------------------------------------------- */
 
-static int on_int(void *ctx, const struct sql_value *row)
-{
-    *(int64_t *)ctx = row[0].i;
-    return 0;
-}
-
 static int pg_take_ids(struct driver_conn *c, int64_t *ret_first, int64_t *ret_n, struct err *err)
 {
-    int rc =
-        sql_run(&c->sql,
-                &(struct sql_query){
-                    .text = "SELECT nextval('job_id_block')", .on_row = on_int, .ctx = ret_first},
-                err);
+    int rc = sql_run(&c->sql,
+                     &(struct sql_query){.text = "SELECT nextval('job_id_block')",
+                                         .on_row = sql_on_int,
+                                         .ctx = ret_first},
+                     err);
 
     *ret_n = ID_BLOCK;
     return rc;

@@ -8,6 +8,7 @@
 
 #include "node/store/judge.h"
 #include "node/store/rowops.h"
+#include "node/store/setops.h"
 #include "node/store/task_row.h"
 
 struct ends {
@@ -97,19 +98,13 @@ static int on_locked(void *ctx, const struct sql_value *row)
     size_t at = end_at(e, row[0].i);
     struct task *t = at < e->n ? &e->live[at] : NULL;
 
-    if (!t || !task_status_parse(row[1].s, &t->status))
-        return ERR_CORRUPT;
-    t->id = row[0].i;
-    t->attempt = (int32_t)row[2].i;
-    t->deadline_at = sql_wall(&row[3]);
-    t->claimed_at = sql_wall(&row[4]);
-    return 0;
+    return t ? task_from_brief(row, t) : ERR_CORRUPT;
 }
 
 /* Locks the rows of all that is no success. *ret_any: there are such. */
 static int lock_others(struct sql *db, struct ends *e, bool *ret_any, struct err *err)
 {
-    static const char text[] = "SELECT id, status, attempt, deadline_at, claimed_at "
+    static const char text[] = "SELECT " BRIEF_COLUMNS " "
                                "FROM job_delay_task WHERE id = ANY (?) ORDER BY id FOR UPDATE";
     struct pg_array ids = {0};
     int rc = 0;
@@ -322,47 +317,8 @@ int pg_finish(struct sql *db, struct finish_item **items, size_t n, struct err *
 
 /* ---- Cancels ------------------------------------------------------------------------------ */
 
-struct cancels {
-    struct cancel_op **items; /* by biz_uuid */
-    size_t n;
-};
-
-static int compare_key(const void *key, const void *element)
-{
-    return str_cmp(*(const struct str *)key, (*(struct cancel_op *const *)element)->biz_uuid);
-}
-
-static struct cancel_op *cancel_find(const struct cancels *c, struct str key)
-{
-    struct cancel_op **found = bsearch(&key, c->items, c->n, sizeof(*c->items), compare_key);
-
-    return found ? *found : NULL;
-}
-
-static int on_live(void *ctx, const struct sql_value *row)
-{
-    struct cancel_op *op = cancel_find(ctx, row[2].s);
-
-    return op ? task_keep_row(&op->task, row) : ERR_CORRUPT;
-}
-
-/* The record as it stands in history now. */
-static int on_cancelled(void *ctx, const struct sql_value *row)
-{
-    struct cancel_op *op = cancel_find(ctx, row[0].s);
-
-    if (!op || !op->task)
-        return ERR_CORRUPT;
-    op->task->status = TASK_CANCELLED;
-    op->task->next_attempt_time = WALL_NONE;
-    op->task->deadline_at = WALL_NONE;
-    op->task->updated_at = row[1].i;
-    op->task->finished_at = row[2].i;
-    return 0;
-}
-
 /* Locks the live rows and keeps them. In id order, as all that locks several rows does. */
-static int lock_live(struct sql *db, struct cancels *c, struct err *err)
+static int lock_live(struct sql *db, struct cancel_set *c, struct err *err)
 {
     static const char text[] = "SELECT " LIVE_COLUMNS " FROM job_delay_task "
                                "WHERE biz_uuid = ANY (?) ORDER BY id FOR UPDATE";
@@ -372,31 +328,35 @@ static int lock_live(struct sql *db, struct cancels *c, struct err *err)
     pg_array_start(&keys, PG_TEXT);
     for (size_t i = 0; i < c->n; i++)
         pg_array_text(&keys, c->items[i]->biz_uuid);
-    rc = pg_run(db,
-                &(struct pg_query){
-                    .text = text, .arrays = &keys, .n_arrays = 1, .on_row = on_live, .ctx = c},
-                err);
+    rc = pg_run(
+        db,
+        &(struct pg_query){
+            .text = text, .arrays = &keys, .n_arrays = 1, .on_row = cancel_set_on_live, .ctx = c},
+        err);
     pg_array_fini(&keys);
     return rc;
 }
 
-static int write_cancels(struct sql *db, struct cancels *c, struct pg_array *ids, struct err *err)
+static int write_cancels(struct sql *db, struct cancel_set *c, struct pg_array *ids,
+                         struct err *err)
 {
     static const char insert[] = INSERT_HISTORY(
         "'CANCELLED'", "retry_count", "failed_at", "last_error", "last_http_status", "{now}",
         "job_delay_task WHERE id = ANY (?)") " RETURNING biz_uuid, updated_at, finished_at";
-    int rc =
-        pg_run(db,
-               &(struct pg_query){
-                   .text = insert, .arrays = ids, .n_arrays = 1, .on_row = on_cancelled, .ctx = c},
-               err);
+    int rc = pg_run(db,
+                    &(struct pg_query){.text = insert,
+                                       .arrays = ids,
+                                       .n_arrays = 1,
+                                       .on_row = cancel_set_on_cancelled,
+                                       .ctx = c},
+                    err);
 
     if (!rc)
         rc = run_arrays(db, "DELETE FROM job_delay_task WHERE id = ANY (?)", ids, 1, err);
     return rc ? rc : run_arrays(db, "DELETE FROM job_alert WHERE task_id = ANY (?)", ids, 1, err);
 }
 
-static int cancel_set(struct sql *db, struct cancels *c, struct err *err)
+static int cancel_set(struct sql *db, struct cancel_set *c, struct err *err)
 {
     struct pg_array ids = {0};
     int rc = lock_live(db, c, err);
@@ -421,7 +381,7 @@ static int cancel_set(struct sql *db, struct cancels *c, struct err *err)
 
 int pg_cancel(struct sql *db, struct cancel_op **items, size_t n, struct err *err)
 {
-    struct cancels c = {items, n};
+    struct cancel_set c = {items, n};
     int rc;
 
     for (size_t i = 0; i < n; i++)
@@ -430,9 +390,7 @@ int pg_cancel(struct sql *db, struct cancel_op **items, size_t n, struct err *er
     if (!rc)
         rc = cancel_set(db, &c, err);
     rc = sql_end(db, rc, err);
-    for (size_t i = 0; rc && i < n; i++) {
-        task_free(items[i]->task);
-        items[i]->task = NULL;
-    }
+    if (rc)
+        cancel_set_drop(&c);
     return rc;
 }

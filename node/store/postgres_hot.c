@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "node/store/rowops.h"
+#include "node/store/setops.h"
 #include "node/store/task_row.h"
 
 static void arrays_fini(struct pg_array *a, size_t n)
@@ -157,31 +158,18 @@ const struct submit_ops pg_submit_ops = {.insert = insert_and_look, .find = find
 
 /* ---- Claim -------------------------------------------------------------------------------- */
 
-struct claims {
-    struct claim_item **items; /* by id */
-    size_t n;
-};
-
-static int compare_claim(const void *key, const void *element)
-{
-    int64_t id = *(const int64_t *)key;
-    int64_t other = (*(struct claim_item *const *)element)->id;
-
-    return (id > other) - (id < other);
-}
-
 static int on_claimed(void *ctx, const struct sql_value *row)
 {
-    const struct claims *c = ctx;
-    struct claim_item **item = bsearch(&row[0].i, c->items, c->n, sizeof(*c->items), compare_claim);
+    const struct claim_set *c = ctx;
+    struct claim_item *item = claim_set_find(c, row[0].i);
 
     if (!item)
         return ERR_CORRUPT;
-    (*item)->result = CLAIM_WON;
-    return task_read(row, &(*item)->task);
+    item->result = CLAIM_WON;
+    return task_read(row, &item->task);
 }
 
-static int claim_set(struct sql *db, struct claims *c, struct str claimed_by, int64_t margin_ms,
+static int claim_set(struct sql *db, struct claim_set *c, struct str claimed_by, int64_t margin_ms,
                      struct err *err)
 {
     static const char text[] =
@@ -220,7 +208,7 @@ static int claim_set(struct sql *db, struct claims *c, struct str claimed_by, in
 int pg_claim(struct sql *db, struct claim_item **items, size_t n, struct str claimed_by,
              int64_t margin_ms, struct err *err)
 {
-    struct claims c = {items, n};
+    struct claim_set c = {items, n, claimed_by};
     int rc;
 
     for (size_t i = 0; i < n; i++)
@@ -233,10 +221,8 @@ int pg_claim(struct sql *db, struct claim_item **items, size_t n, struct str cla
             rc = row_claim_miss(db, items[i], claimed_by, err);
     }
     rc = sql_end(db, rc, err);
-    for (size_t i = 0; rc && i < n; i++) {
-        task_free(items[i]->task);
-        items[i]->task = NULL;
-    }
+    if (rc)
+        claim_set_drop(&c);
     return rc;
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "node/store/judge.h"
+#include "node/store/setops.h"
 #include "node/store/task_row.h"
 
 /* ---- Submission --------------------------------------------------------------------------- */
@@ -163,18 +164,9 @@ int row_claim(struct sql *db, struct claim_item **items, size_t n, struct str cl
 
 /* ---- The end of an attempt ---------------------------------------------------------------- */
 
-/* What judge_can_finish looks at, without the payload. */
 static int on_brief(void *ctx, const struct sql_value *row)
 {
-    struct task *t = ctx;
-
-    if (!task_status_parse(row[1].s, &t->status))
-        return ERR_CORRUPT;
-    t->id = row[0].i;
-    t->attempt = (int32_t)row[2].i;
-    t->deadline_at = sql_wall(&row[3]);
-    t->claimed_at = sql_wall(&row[4]);
-    return 0;
+    return task_from_brief(row, ctx);
 }
 
 static int insert_attempt(struct sql *db, const struct finish_item *f, wall_ms started, wall_ms now,
@@ -275,7 +267,7 @@ int row_finish_miss(struct sql *db, struct finish_item *f, struct err *err)
 
 static int finish_one(struct sql *db, struct finish_item *f, wall_ms now, struct err *err)
 {
-    static const char brief[] = "SELECT id, status, attempt, deadline_at, claimed_at "
+    static const char brief[] = "SELECT " BRIEF_COLUMNS " "
                                 "FROM job_delay_task WHERE id = ? {for update}";
     struct task live = task_empty();
     int rc =

@@ -12,16 +12,16 @@ int sql_end(struct sql *db, int rc, struct err *err)
     return rc;
 }
 
-static int on_now(void *ctx, const struct sql_value *row)
+int sql_on_int(void *ctx, const struct sql_value *row)
 {
-    *(wall_ms *)ctx = row[0].i;
+    *(int64_t *)ctx = row[0].i;
     return 0;
 }
 
 int sql_now(struct sql *db, wall_ms *ret, struct err *err)
 {
-    return sql_run(db, &(struct sql_query){.text = "SELECT {now}", .on_row = on_now, .ctx = ret},
-                   err);
+    return sql_run(
+        db, &(struct sql_query){.text = "SELECT {now}", .on_row = sql_on_int, .ctx = ret}, err);
 }
 
 /* If `p` begins with the mark, appends `with` and returns what follows it; else NULL. */

@@ -98,6 +98,9 @@ MUST_CHECK static inline int sql_run(struct sql *db, const struct sql_query *q, 
 /* Commits when rc is 0, else (or when that fails) rolls back. Returns the first error. */
 MUST_CHECK int sql_end(struct sql *db, int rc, struct err *err);
 
+/* Keeps the first column of the last row: ctx is an int64_t *. */
+sql_row_fn sql_on_int;
+
 MUST_CHECK int sql_now(struct sql *db, wall_ms *ret, struct err *err);
 
 /* Appends the text with `?` numbered ("$1", "?1": by `mark`) and the marks in a dialect's words. */

@@ -309,12 +309,6 @@ static int sqlite_migrate(struct driver_conn *c, const struct migration *m, size
 
 /* ---- Operations --------------------------------------------------------------------------- */
 
-static int on_int(void *ctx, const struct sql_value *row)
-{
-    *(int64_t *)ctx = row[0].i;
-    return 0;
-}
-
 static int sqlite_take_ids(struct driver_conn *c, int64_t *ret_first, int64_t *ret_n,
                            struct err *err)
 {
@@ -323,7 +317,7 @@ static int sqlite_take_ids(struct driver_conn *c, int64_t *ret_first, int64_t *r
                      &(struct sql_query){.text = "UPDATE job_id_block SET next_id = next_id + ? "
                                                  "RETURNING next_id - ?",
                                          SQL_PARAMS(sql_int(ID_BLOCK), sql_int(ID_BLOCK)),
-                                         .on_row = on_int,
+                                         .on_row = sql_on_int,
                                          .ctx = &first},
                      err);
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Faults that other schedulers were reported for, against whole nodes: bugs.py sqlite|postgres.
+"""Faults that other schedulers were reported for, against whole nodes: bugs.py sqlite|postgres|mysql.
 
 Each case is named after the kind of fault: what went wrong elsewhere stands in its docstring.
 """
@@ -274,7 +274,8 @@ ONE_NODE = [
 ]
 
 # An SQLite file serves one node.
-CASES = {"sqlite": [*ONE_NODE, one_file_is_one_node], "postgres": [*ONE_NODE, *TWO_NODES]}
+CASES = {"sqlite": [*ONE_NODE, one_file_is_one_node], "postgres": [*ONE_NODE, *TWO_NODES],
+         "mysql": [*ONE_NODE, *TWO_NODES]}
 
 
 def main():

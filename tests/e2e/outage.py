@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The database is away, at start and later: outage.py sqlite|postgres."""
+"""The database is away, at start and later: outage.py sqlite|postgres|mysql."""
 
 import contextlib
 import signal
@@ -32,6 +32,17 @@ class PostgresOutage:
         self.store.start()
 
 
+class MysqlOutage(PostgresOutage):
+    def __init__(self, folder):  # pylint: disable=super-init-not-called
+        self.store = lib.Mysql(folder, start=False)
+
+    def down(self, how=signal.SIGTERM):
+        self.store.stop(how)
+
+    def crash(self):
+        self.down(signal.SIGKILL)
+
+
 class SqliteOutage:
     """A folder that is not there yet; later somebody else holds the lock on the file."""
 
@@ -56,7 +67,8 @@ class SqliteOutage:
 
 class Stage:
     def __init__(self, kind, folder):
-        self.outage = {"sqlite": SqliteOutage, "postgres": PostgresOutage}[kind](folder)
+        self.outage = {"sqlite": SqliteOutage, "postgres": PostgresOutage,
+                       "mysql": MysqlOutage}[kind](folder)
         self.handlers = lib.Handlers()
         self.receiver = lib.Receiver(self.handlers)
         self.node = lib.Node(folder, self.outage.store.url, QUICK_STORE)

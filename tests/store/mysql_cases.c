@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "common/timefmt.h"
 #include "node/store/mysql_url.h"
 #include "tests/store/world.h"
 
@@ -125,6 +126,23 @@ static void test_a_batch_for_a_smaller_packet(struct world *w)
     big.payload = world_fill(w, "\"", 400 * 1024);
     assert_int_equal(w->d->submit(w->conn, list, 1, &err), 0);
     assert_str_at(look(w, "big")->payload, big.payload.p, __FILE__, __LINE__);
+}
+
+/* All that have a text (common/timefmt.h), also before the year that the type is documented from.
+ */
+static void test_the_ends_of_time(struct world *w)
+{
+    static const wall_ms times[] = {TIME_MIN,     TIME_MIN + 1, -INT64_C(46388332800001), -1, 0,
+                                    TIME_MAX - 1, TIME_MAX};
+
+    for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++) {
+        struct task t = draft_key(w, world_text(w, "k%zu", i));
+
+        t.execute_time = t.next_attempt_time = times[i];
+        (void)put(w, &t);
+        assert_int_equal(look_key(w, t.biz_uuid)->execute_time, times[i]);
+        assert_int_equal(look_key(w, t.biz_uuid)->next_attempt_time, times[i]);
+    }
 }
 
 static int migrate(struct world *w, const char *url, struct err *err)
@@ -260,6 +278,7 @@ static const struct test_case cases[] = {
     {"mysql: weak durability is told", test_weak_durability_is_told, NEEDS_MYSQL},
     {"mysql: what cannot be opened", test_what_cannot_be_opened, NEEDS_MYSQL},
     {"mysql: a batch for a smaller packet", test_a_batch_for_a_smaller_packet, NEEDS_MYSQL},
+    {"mysql: the ends of time", test_the_ends_of_time, NEEDS_MYSQL},
     {"mysql: a migration that was cut off", test_a_migration_that_was_cut_off, NEEDS_MYSQL},
     {"mysql: a table of somebody else", test_a_table_of_somebody_else, NEEDS_MYSQL},
     {"mysql: lists of ids", test_lists_of_ids, NEEDS_MYSQL},
