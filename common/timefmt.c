@@ -211,12 +211,12 @@ static bool take_month(struct str *s, int *ret)
 }
 
 /* The year of this century that ends so, or of the one before if it is over 50 years ahead. */
-static int full_year(int two_digits)
+static int full_year(int two_digits, wall_ms now)
 {
-    struct civil now;
-    civil_from_days(clock_wall() / DAY_MS, &now);
-    int year = now.year - now.year % 100 + two_digits;
-    return year > now.year + 50 ? year - 100 : year;
+    struct civil today;
+    civil_from_days(now / DAY_MS, &today);
+    int year = today.year - today.year % 100 + two_digits;
+    return year > today.year + 50 ? year - 100 : year;
 }
 
 /* "Sun, 06 Nov 1994 08:49:37 GMT", behind the comma. */
@@ -228,12 +228,12 @@ static bool take_fixdate(struct str *s, struct civil *c)
 }
 
 /* "Sunday, 06-Nov-94 08:49:37 GMT", behind the comma. */
-static bool take_rfc850(struct str *s, struct civil *c)
+static bool take_rfc850(struct str *s, wall_ms now, struct civil *c)
 {
     if (!take_char(s, " ") || !take_digits(s, 2, &c->day) || !take_char(s, "-") ||
         !take_month(s, &c->month) || !take_char(s, "-") || !take_digits(s, 2, &c->year))
         return false;
-    c->year = full_year(c->year);
+    c->year = full_year(c->year, now);
     return take_char(s, " ") && take_clock(s, c) && take_text(s, " GMT");
 }
 
@@ -247,24 +247,24 @@ static bool take_asctime(struct str *s, struct civil *c)
            take_char(s, " ") && take_digits(s, 4, &c->year);
 }
 
-static bool take_http_date(struct str *s, struct civil *c)
+static bool take_http_date(struct str *s, wall_ms now, struct civil *c)
 {
     static const char *const long_days[] = {"Sunday",   "Monday", "Tuesday", "Wednesday",
                                             "Thursday", "Friday", "Saturday"};
     static const char *const short_days[] = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
     int day;
     if (take_name(s, long_days, 7, &day))
-        return take_char(s, ",") && take_rfc850(s, c);
+        return take_char(s, ",") && take_rfc850(s, now, c);
     if (!take_name(s, short_days, 7, &day))
         return false;
     return take_char(s, ",") ? take_fixdate(s, c) : take_asctime(s, c);
 }
 
-int http_date_parse(struct str s, wall_ms *ret)
+int http_date_parse(struct str s, wall_ms now, wall_ms *ret)
 {
     struct civil c = {0};
     wall_ms t;
-    if (!take_http_date(&s, &c) || s.len > 0 || !civil_valid(&c) || !civil_to_ms(&c, 0, &t))
+    if (!take_http_date(&s, now, &c) || s.len > 0 || !civil_valid(&c) || !civil_to_ms(&c, 0, &t))
         return ERR_INVALID;
     *ret = t;
     return 0;

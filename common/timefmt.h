@@ -32,7 +32,8 @@ MUST_CHECK int duration_parse(struct str s, int64_t *ret_ms, struct err *err);
 #define DURATION_TEXT_LEN 47
 void duration_format(int64_t ms, char dst[DURATION_TEXT_LEN + 1]);
 
-/* Parses an HTTP-date (RFC 9110, all three forms). Errors: ERR_INVALID. */
-MUST_CHECK int http_date_parse(struct str s, wall_ms *ret);
+/* Parses an HTTP-date (RFC 9110, all three forms; `now` tells the century of a year with two
+ * digits). Errors: ERR_INVALID. */
+MUST_CHECK int http_date_parse(struct str s, wall_ms now, wall_ms *ret);
 
 #endif

@@ -68,7 +68,7 @@ static int64_t header_wait(struct str value, int64_t cap, wall_ms now)
         bool fits = str_to_i64(value, &seconds) && seconds <= INT64_MAX / 1000;
         return fits ? at_most(seconds * 1000, cap) : cap;
     }
-    if (http_date_parse(value, &at))
+    if (http_date_parse(value, now, &at))
         return -1;
     return at > now ? at_most(at - now, cap) : 0;
 }
