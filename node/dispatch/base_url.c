@@ -7,6 +7,7 @@
 
 #include <curl/curl.h>
 
+#include "common/buf.h"
 #include "node/dispatch/dispatch_internal.h"
 
 #define URL_MAX 2048
@@ -126,12 +127,14 @@ static int check_characters(struct str url, struct err *err)
 int dispatch_check_base_url(const struct dispatch *d, struct str url, struct err *err)
 {
     struct parts parts = {0};
+    struct buf copy = BUF_INIT;
     int rc = check_characters(url, err);
 
     if (rc)
         return rc;
     CURLU *u = curl_url();
-    char *text = strndup(url.p, url.len);
+    buf_adds(&copy, url);
+    char *text = buf_steal(&copy);
     if (!u || !text)
         rc = err_set(err, ERR_NOMEM, "out of memory");
     else
