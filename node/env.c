@@ -37,12 +37,8 @@ static void env_policy_of(void *ctx, struct str service_name, char dst[TASK_POLI
 static bool env_services_known(void *ctx)
 {
     struct node *n = ctx;
-    bool known;
 
-    pthread_mutex_lock(&n->status.lock);
-    known = n->status.services_known;
-    pthread_mutex_unlock(&n->status.lock);
-    return known;
+    return atomic_load(&n->services_known);
 }
 
 struct question {

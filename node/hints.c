@@ -89,7 +89,7 @@ static const struct task *walk_next(struct walk *w)
         while (w->item < op_tasks(w->ops[w->op])) {
             const struct task *t = op_task(w->ops[w->op], w->item++);
 
-            if (t && (task_status_bit(t->status) & TASK_WAITING) &&
+            if (t && task_is_in(t, TASK_WAITING) &&
                 (t->next_attempt_time <= w->until || !service_table_covers(w->services, t)))
                 return t;
         }

@@ -132,9 +132,7 @@ static void on_services(struct mail *m)
     service_table_set(&n->services, h->services.services, h->services.n);
     h->services.services = NULL;
     h->services_known = true;
-    pthread_mutex_lock(&n->status.lock);
-    n->status.services_known = true;
-    pthread_mutex_unlock(&n->status.lock);
+    atomic_store(&n->services_known, true);
     chain_check(h);
     runner_later(n);
 }

@@ -26,8 +26,7 @@ struct node_status {
     struct sched_stats sched;
     char store_error[256]; /* "" while the store is up */
     bool store_up;
-    bool started;        /* epoch, clock and services are known */
-    bool services_known; /* the table of services was read since the start */
+    bool started; /* epoch, clock and services are known */
     bool stopping;
 };
 
@@ -61,6 +60,7 @@ struct node {
     bool stopping;
     int exit_status;
     atomic_uint n_hints;
+    atomic_bool services_known; /* the table of services was read since the start */
     struct mail state_mail;
     bool state_posted; /* under status.lock */
 };

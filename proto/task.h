@@ -83,6 +83,12 @@ struct task {
     int32_t last_http_status; /* 0 = none */
 };
 
+/* True if the task's status is one of the set. */
+static inline bool task_is_in(const struct task *t, unsigned statuses)
+{
+    return (task_status_bit(t->status) & statuses) != 0;
+}
+
 /* A task with all that is absent absent. */
 struct task task_empty(void);
 

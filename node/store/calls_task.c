@@ -8,11 +8,6 @@
 #include "node/store/rowops.h"
 #include "node/store/task_row.h"
 
-static bool is_in(const struct task *t, unsigned statuses)
-{
-    return (task_status_bit(t->status) & statuses) != 0;
-}
-
 /* ---- Get ---------------------------------------------------------------------------------- */
 
 static int on_attempt(void *ctx, const struct sql_value *row)
@@ -110,7 +105,7 @@ int call_move(struct sql *db, struct call_move *c, struct err *err)
 
     if (rc)
         return rc;
-    if (!is_in(c->task, TASK_WAITING))
+    if (!task_is_in(c->task, TASK_WAITING))
         return ERR_CONFLICT;
     rc = sql_run(db,
                  &(struct sql_query){.text = text,
@@ -153,11 +148,11 @@ int call_run(struct sql *db, struct call_run *c, struct err *err)
 
     if (rc)
         return rc;
-    if (is_in(c->task, TASK_IN_FLIGHT))
+    if (task_is_in(c->task, TASK_IN_FLIGHT))
         return ERR_CONFLICT;
     int64_t id = c->task->id;
     rc = audit(db, c, err);
-    if (!rc && is_in(c->task, TASK_WAITING)) {
+    if (!rc && task_is_in(c->task, TASK_WAITING)) {
         rc = sql_run(db, &(struct sql_query){.text = now, SQL_PARAMS(sql_int(id))}, err);
     } else if (!rc) {
         int32_t lane = task_lane(c->task->priority, false);
@@ -220,7 +215,7 @@ int call_extend(struct sql *db, struct call_extend *c, struct err *err)
         rc = sql_now(db, &now, err);
     if (rc)
         return rc;
-    if (c->task->attempt != c->attempt || !is_in(c->task, TASK_IN_FLIGHT) ||
+    if (c->task->attempt != c->attempt || !task_is_in(c->task, TASK_IN_FLIGHT) ||
         c->task->deadline_at <= now)
         return ERR_CONFLICT;
     rc = extension(db, c, &length, err);

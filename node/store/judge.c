@@ -5,11 +5,6 @@
 
 #include "common/json.h"
 
-static bool is_in(const struct task *t, unsigned statuses)
-{
-    return (task_status_bit(t->status) & statuses) != 0;
-}
-
 void judge_claim_miss(struct claim_item *item, const struct task *live, struct str claimed_by)
 {
     item->result = CLAIM_LOST;
@@ -18,7 +13,7 @@ void judge_claim_miss(struct claim_item *item, const struct task *live, struct s
     if (live->status == TASK_SENDING && live->attempt == item->attempt + 1 &&
         str_eq(live->claimed_by, claimed_by)) {
         item->result = CLAIM_WON;
-    } else if (is_in(live, TASK_WAITING) && live->attempt == item->attempt) {
+    } else if (task_is_in(live, TASK_WAITING) && live->attempt == item->attempt) {
         item->result = CLAIM_NOT_DUE;
         item->next_attempt_time = live->next_attempt_time;
     }
@@ -26,7 +21,7 @@ void judge_claim_miss(struct claim_item *item, const struct task *live, struct s
 
 bool judge_can_finish(const struct finish_item *f, const struct task *live, wall_ms now)
 {
-    return live->attempt == f->attempt && is_in(live, f->from & TASK_IN_FLIGHT) &&
+    return live->attempt == f->attempt && task_is_in(live, f->from & TASK_IN_FLIGHT) &&
            (!f->past_deadline || live->deadline_at <= now);
 }
 
@@ -81,11 +76,11 @@ void judge_finish_write(const struct finish_item *f, struct finish_write *ret)
 
 enum cancel_result judge_cancel(const struct task *t)
 {
-    if (is_in(t, TASK_CANCELLABLE) && t->finished_at == WALL_NONE)
+    if (task_is_in(t, TASK_CANCELLABLE) && t->finished_at == WALL_NONE)
         return CANCEL_DONE;
     if (t->status == TASK_CANCELLED)
         return CANCEL_ALREADY;
-    return is_in(t, TASK_IN_FLIGHT) ? CANCEL_IN_FLIGHT : CANCEL_FINISHED;
+    return task_is_in(t, TASK_IN_FLIGHT) ? CANCEL_IN_FLIGHT : CANCEL_FINISHED;
 }
 
 static unsigned mismatch_of(const struct submit_item *item, const struct task *t)
@@ -110,7 +105,7 @@ bool judge_repeat(struct submit_item *item, const struct task *t)
         return false;
     }
     if (item->on_conflict == ON_CONFLICT_REPLACE) {
-        bool can = is_in(t, TASK_WAITING) && t->finished_at == WALL_NONE;
+        bool can = task_is_in(t, TASK_WAITING) && t->finished_at == WALL_NONE;
 
         item->result = can ? SUBMIT_REPLACED : SUBMIT_REFUSED;
         return can;

@@ -22,6 +22,7 @@ void pg_array_time(struct pg_array *a, wall_ms t);    /* WALL_NONE: NULL */
 void pg_array_text(struct pg_array *a, struct str s); /* absent: NULL */
 struct str pg_array_end(struct pg_array *a); /* the whole; borrowed; check buf_ok(&a->data) */
 void pg_array_fini(struct pg_array *a);
+void pg_arrays_fini(struct pg_array *a, size_t n);
 
 /* Microseconds since 2000-01-01, and back. */
 int64_t pg_time_of(wall_ms t);

@@ -100,3 +100,9 @@ void pg_array_fini(struct pg_array *a)
 {
     buf_fini(&a->data);
 }
+
+void pg_arrays_fini(struct pg_array *a, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        pg_array_fini(&a[i]);
+}

@@ -46,12 +46,6 @@ static int on_done(void *ctx, const struct sql_value *row)
     return 0;
 }
 
-static void arrays_fini(struct pg_array *a, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        pg_array_fini(&a[i]);
-}
-
 /* ---- Successes ---------------------------------------------------------------------------- */
 
 static int finish_successes(struct sql *db, struct ends *e, struct err *err)
@@ -86,7 +80,7 @@ static int finish_successes(struct sql *db, struct ends *e, struct err *err)
                     &(struct pg_query){
                         .text = text, .arrays = a, .n_arrays = 5, .on_row = on_done, .ctx = e},
                     err);
-    arrays_fini(a, 5);
+    pg_arrays_fini(a, 5);
     return rc;
 }
 
@@ -270,9 +264,9 @@ static int finish_others(struct sql *db, struct ends *e, struct err *err)
     }
     if (!rc)
         rc = writes_run(db, &s, now, err);
-    arrays_fini(s.w, W_N);
-    arrays_fini(s.a, A_N);
-    arrays_fini(s.alerts, 2);
+    pg_arrays_fini(s.w, W_N);
+    pg_arrays_fini(s.a, A_N);
+    pg_arrays_fini(s.alerts, 2);
     return rc;
 }
 

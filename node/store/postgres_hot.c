@@ -8,12 +8,6 @@
 #include "node/store/setops.h"
 #include "node/store/task_row.h"
 
-static void arrays_fini(struct pg_array *a, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        pg_array_fini(&a[i]);
-}
-
 /* ---- Submission --------------------------------------------------------------------------- */
 
 enum {
@@ -131,7 +125,7 @@ static int insert_and_look(struct sql *db, struct submit_run *run, bool first, s
         pg_array_text(&names, run->services[i].name);
     rc = pg_run_all(db, q, first ? 3 : 2, err);
     pg_array_fini(&names);
-    arrays_fini(a, S_N);
+    pg_arrays_fini(a, S_N);
     return rc;
 }
 
@@ -201,7 +195,7 @@ static int claim_set(struct sql *db, struct claim_set *c, struct str claimed_by,
                                    .on_row = on_claimed,
                                    .ctx = c},
                 err);
-    arrays_fini(a, 3);
+    pg_arrays_fini(a, 3);
     return rc;
 }
 
@@ -280,7 +274,7 @@ int pg_scan(struct sql *db, struct scan_op *op, struct err *err)
                 &(struct pg_query){
                     .text = text, .arrays = a, .n_arrays = K_N, .on_row = on_scan_row, .ctx = &s},
                 err);
-    arrays_fini(a, K_N);
+    pg_arrays_fini(a, K_N);
     if (rc) {
         buf_fini(&s.rows);
         return rc;
