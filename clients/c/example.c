@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A service with two handlers: executor-example PORT NODE_URL [SECRET]. SIGTERM ends it. */
+/* A service with two handlers: executor-example PORT NODE_URL [SECRET]. It registers itself and is
+ * called from then on; SIGTERM makes it leave and ends it. */
 #include <cjson/cJSON.h>
 #include <jobflow_executor.h>
 #include <pthread.h>

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Three kinds of threads: the loop's (run's caller) has evhttp and all that is not marked
  * otherwise; the pool's run handlers and hand the job back through `done` and the pipe; one
- * registers. Before any of them ends, run has seen to it that its work has been answered. */
+ * registers. Before any of them ends, run has seen to it that its work has been answered.
+ *
+ * The end: `stop` is set and both pipes are written. The registrar leaves the node, while tasks are
+ * still taken; then it sets `has_left` and wakes the loop, which closes the listener, gives back
+ * what waits, and ends when the last answer is out. Without a registrar the loop begins at once. */
 #include "jobflow_executor.h"
 
 #include <arpa/inet.h>
@@ -93,6 +97,7 @@ void jfx_end_if_idle(struct jobflow_executor *ex)
 static void begin_stop(struct jobflow_executor *ex)
 {
     ex->is_stopping = true;
+    atomic_store(&ex->is_closed, true);
     if (ex->listener)
         evhttp_del_accept_socket(ex->http, ex->listener);
     ex->listener = NULL;
@@ -110,7 +115,8 @@ static void on_wake(evutil_socket_t fd, short what, void *ctx)
     while (read(fd, bytes, sizeof(bytes)) == (ssize_t)sizeof(bytes))
         ;
     jfx_answer_done(ex);
-    if (atomic_load(&ex->stop) && !ex->is_stopping)
+    bool has_left = !ex->is_registrar_started || atomic_load(&ex->has_left);
+    if (atomic_load(&ex->stop) && has_left && !ex->is_stopping)
         begin_stop(ex);
 }
 
@@ -154,11 +160,39 @@ static bool is_url(const char *url)
     return strncmp(url, "http://", 7) == 0 || strncmp(url, "https://", 8) == 0;
 }
 
+static int add_service(struct jobflow_executor *ex, const char *name)
+{
+    if (!name || !jfx_name_valid(name))
+        return invalid(ex, "a service is letters, digits and ._- , 1 to 128 of them");
+    for (size_t i = 0; i < ex->n_services; i++) {
+        if (strcmp(ex->services[i].name, name) == 0)
+            return invalid(ex, "a service is there twice");
+    }
+    char *copy = strdup(name);
+    if (!copy)
+        return JOBFLOW_ENOMEM;
+    ex->services[ex->n_services++].name = copy;
+    return 0;
+}
+
+static int read_services(struct jobflow_executor *ex, const struct jobflow_config *c)
+{
+    int rc = add_service(ex, c->service);
+
+    for (size_t i = 0; rc == 0 && i < JOBFLOW_MORE_SERVICES_MAX; i++) {
+        if (c->more_services[i])
+            rc = add_service(ex, c->more_services[i]);
+    }
+    return rc;
+}
+
 /* Errors: EINVAL, ENOMEM. */
 static int read_config(struct jobflow_executor *ex, const struct jobflow_config *c)
 {
-    if (!c->service || !jfx_name_valid(c->service))
-        return invalid(ex, "service is letters, digits and ._- , 1 to 128 of them");
+    int rc = read_services(ex, c);
+
+    if (rc)
+        return rc;
     if (c->path[0] != '/' || !c->path[1] || c->path[strlen(c->path) - 1] == '/')
         return invalid(ex, "path begins with / and does not end with it");
     if (c->n_threads > THREADS_MAX || c->max_seen > SEEN_MAX)
@@ -169,26 +203,25 @@ static int read_config(struct jobflow_executor *ex, const struct jobflow_config 
     ex->n_threads = c->n_threads;
     ex->max_waiting = or_default(c->max_waiting, 64);
     ex->tries = or_default(c->tries, 6);
-    ex->service = strdup(c->service);
     ex->path = strdup(c->path);
     ex->seen = jfx_seen_new(or_default(c->max_seen, 10000));
     if (c->node_url)
         ex->node = jfx_node_new(c->node_url);
-    if (!ex->service || !ex->path || !ex->seen || (c->node_url && !ex->node))
+    if (!ex->path || !ex->seen || (c->node_url && !ex->node))
         return JOBFLOW_ENOMEM;
     return read_secrets(ex, c);
 }
 
-static int open_pipe(struct jobflow_executor *ex)
+static int open_pipe(struct jobflow_executor *ex, int fds[2])
 {
-    if (pipe(ex->wake)) {
-        ex->wake[0] = ex->wake[1] = -1;
+    if (pipe(fds)) {
+        fds[0] = fds[1] = -1;
         jfx_log(ex, "pipe: %s", strerror(errno));
         return JOBFLOW_EIO;
     }
     for (int i = 0; i < 2; i++) {
-        (void)evutil_make_socket_nonblocking(ex->wake[i]);
-        (void)evutil_make_socket_closeonexec(ex->wake[i]);
+        (void)evutil_make_socket_nonblocking(fds[i]);
+        (void)evutil_make_socket_closeonexec(fds[i]);
     }
     return 0;
 }
@@ -204,8 +237,10 @@ static struct bufferevent *on_connection(struct event_base *base, void *ctx)
 
 static int open_loop(struct jobflow_executor *ex, const struct jobflow_config *c)
 {
-    int rc = open_pipe(ex);
+    int rc = open_pipe(ex, ex->wake);
 
+    if (rc == 0)
+        rc = open_pipe(ex, ex->halt);
     if (rc)
         return rc;
     ex->base = event_base_new();
@@ -253,7 +288,7 @@ int jobflow_executor_new(const struct jobflow_config *config, struct jobflow_exe
         free(ex);
         return JOBFLOW_EIO;
     }
-    ex->wake[0] = ex->wake[1] = -1;
+    ex->wake[0] = ex->wake[1] = ex->halt[0] = ex->halt[1] = -1;
     ex->on_log = c.on_log;
     ex->log_ctx = c.log_ctx;
     c.address = c.address ? c.address : "127.0.0.1";
@@ -288,6 +323,8 @@ void jobflow_executor_free(struct jobflow_executor *ex)
     for (int i = 0; i < 2; i++) {
         if (ex->wake[i] >= 0)
             close(ex->wake[i]);
+        if (ex->halt[i] >= 0)
+            close(ex->halt[i]);
     }
     for (size_t i = 0; i < ex->n_handlers; i++) {
         free(ex->handlers[i]->name);
@@ -296,10 +333,10 @@ void jobflow_executor_free(struct jobflow_executor *ex)
     jfx_node_free(ex->node);
     jfx_seen_free(ex->seen);
     OPENSSL_cleanse(ex->keys, sizeof(ex->keys));
-    free(ex->settings);
-    free(ex->base_url);
+    jfx_registration_fini(ex);
+    for (size_t i = 0; i < ex->n_services; i++)
+        free(ex->services[i].name);
     free(ex->path);
-    free(ex->service);
     pthread_mutex_destroy(&ex->lock);
     free(ex);
 }
@@ -376,7 +413,7 @@ int jobflow_executor_run(struct jobflow_executor *ex)
         jfx_log(ex, "no thread could be started");
     else
         rc = run_loop(ex);
-    atomic_store(&ex->stop, true);
+    jobflow_executor_stop(ex);
     if (ex->is_registrar_started)
         pthread_join(ex->registrar, NULL);
     ex->is_registrar_started = false;
@@ -392,7 +429,13 @@ int jobflow_executor_run(struct jobflow_executor *ex)
 
 void jobflow_executor_stop(struct jobflow_executor *ex)
 {
+    int saved = errno;
+
     atomic_store(&ex->stop, true);
+    if (!ex->registers)
+        atomic_store(&ex->is_closed, true);
+    (void)!write(ex->halt[1], "", 1);
+    errno = saved;
     jfx_wake(ex);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the executor's files share: executor.c is its life, serve.c its requests, report.c its calls
- * to the node. */
+ * to the node, register.c what the node knows of it. */
 #ifndef JFX_EXECUTOR_INTERNAL_H
 #define JFX_EXECUTOR_INTERNAL_H
 
@@ -24,11 +24,27 @@ struct jfx_handler {
     void *ctx;
 };
 
+/* The registrar's, but for the name. */
+struct jfx_service {
+    char *name;
+    bool is_settled;    /* its settings are stored, or there are none */
+    bool may_be_known;  /* it was told to the node, heard or not: there is something to leave */
+    bool is_failing;    /* the last try did not work, */
+    int failing_status; /* for this reason, which was logged */
+    unsigned n_failed;  /* tries in a row */
+    int64_t next_ms;    /* when it is told again */
+    int64_t lives_until_ms;
+};
+
 struct jobflow_executor {
-    char *service;
+    struct jfx_service services[1 + JOBFLOW_MORE_SERVICES_MAX];
+    size_t n_services;
     char *path;
     char *base_url;
-    char *settings; /* the registration's body */
+    char *instance;
+    char *settings; /* of the services; NULL = none */
+    char *beat;     /* a registration's body */
+    int64_t ttl_ms;
     struct jfx_key keys[JOBFLOW_SECRETS_MAX];
     size_t n_keys;
     unsigned tolerance_s;
@@ -52,6 +68,7 @@ struct jobflow_executor {
     struct event *on_flushed;
     uint16_t port;
     int wake[2]; /* a pipe: anything that the loop has to look at */
+    int halt[2]; /* a pipe: `stop`, for the registrar */
 
     /* The loop's. */
     size_t n_jobs;   /* taken and not answered yet */
@@ -63,7 +80,10 @@ struct jobflow_executor {
     bool is_registrar_started;
     pthread_t registrar;
 
-    atomic_bool stop; /* asked for */
+    atomic_bool stop;                    /* asked for */
+    atomic_bool has_left;                /* the registrar has nothing to do any more */
+    atomic_bool is_closed;               /* no handler is called any more */
+    atomic_int_least64_t lives_until_ms; /* the registration of all services; monotonic */
     pthread_mutex_t lock;
     struct jfx_work *done; /* under the lock: what the pool has finished, the last first */
 };
@@ -92,10 +112,15 @@ void jfx_refuse_waiting(struct jobflow_executor *ex);
 /* The loop's: ends it when it is stopping and nothing is left to do. */
 void jfx_end_if_idle(struct jobflow_executor *ex);
 
-/* Checks and builds what is registered. Errors: ENOMEM, EINVAL. */
+/* Checks and builds what is registered; the port is known. Errors: ENOMEM, EINVAL. */
 int jfx_registration_init(struct jobflow_executor *ex, const struct jobflow_config *config);
+void jfx_registration_fini(struct jobflow_executor *ex);
 
-/* A thread's function: registers until that works, or `stop`. ctx is the executor. */
+/* Until the next beat: a third of the ttl less up to a tenth of that by chance, so that what was
+ * started together does not beat together. */
+int64_t jfx_beat_wait_ms(int64_t ttl_ms);
+
+/* A thread's function: registers and renews until `stop`, then leaves. ctx is the executor. */
 void *jfx_register(void *ctx);
 
 #endif

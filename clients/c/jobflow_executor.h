@@ -3,10 +3,9 @@
  *
  *   new → handle (once for each handler) → run, which returns after stop → free
  *
- * What it promises, and what it asks of a handler, stands in README.md.
- *
- * Functions that can fail return 0 or one of the codes below; what they return through a pointer is
- * untouched then. Strings are NUL-terminated UTF-8. Every free accepts NULL. */
+ * README.md has what it promises and what it asks of a handler. Functions that can fail return 0 or
+ * one of the codes below; what they return through a pointer is untouched then. Strings are
+ * NUL-terminated UTF-8. Every free accepts NULL. */
 #ifndef JOBFLOW_EXECUTOR_H
 #define JOBFLOW_EXECUTOR_H
 
@@ -18,15 +17,11 @@
 extern "C" {
 #endif
 
+#define JOBFLOW_MORE_SERVICES_MAX 7
 #define JOBFLOW_SECRETS_MAX 4
 #define JOBFLOW_HANDLERS_MAX 256
 #define JOBFLOW_MESSAGE_MAX 512 /* bytes with the NUL; longer messages are cut */
-
-#if defined(__GNUC__)
 #define JOBFLOW_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
-#else
-#define JOBFLOW_PRINTF(fmt, args)
-#endif
 
 enum jobflow_error {
     JOBFLOW_ENOMEM = -1,
@@ -58,14 +53,13 @@ struct jobflow_task {
     /* Byte for byte as it was submitted; "null" if there was none. */
     const char *payload_text;
     size_t payload_len;
-    /* The same as cJSON reads it: numbers are doubles. NULL when cJSON cannot read it (nesting
-     * beyond 1,000; in old versions numbers of 64 characters); payload_text is there all the same.
-     */
+    /* The same as cJSON reads it: numbers are doubles. NULL when it cannot (nesting beyond 1,000;
+     * in old versions numbers of 64 characters). */
     const struct cJSON *payload;
 };
 
-/* How long the attempt may still take: what the node gave it, less the time since it arrived. Not
- * disturbed by clocks that differ. 0 when it is over. Any thread, while the task is borrowed. */
+/* What the node gave the attempt, less the time since it arrived, whatever the clocks say; 0 = it
+ * is over. Any thread, while the task is borrowed. */
 int64_t jobflow_task_remaining_ms(const struct jobflow_task *task);
 
 /* ---- What a handler answers -------------------------------------------------------------- */
@@ -95,13 +89,13 @@ typedef struct jobflow_answer jobflow_handler(const struct jobflow_task *task, v
 
 /* ---- The executor ------------------------------------------------------------------------ */
 
-struct event_base;
-struct evhttp;
 struct jobflow_executor;
 
 /* Zero or NULL is the default. All of it is copied. */
 struct jobflow_config {
     const char *service; /* required: letters, digits and ._- , 128 at most */
+    /* Whose tasks are taken as well. */
+    const char *more_services[JOBFLOW_MORE_SERVICES_MAX];
     const char *address; /* to listen on; "127.0.0.1" */
     uint16_t port;       /* 0 = any free one */
     const char *path;    /* tasks arrive at <path>/<handler>; "/jobflow" */
@@ -121,28 +115,28 @@ struct jobflow_config {
     const char *node_url; /* "http://127.0.0.1:8080"; NULL = no registration, no results */
     unsigned tries;       /* of a result; 6, which is about a minute when nobody answers */
 
-    /* Registration: PUT /api/services/<service>, which replaces all settings of the service. Tried
-     * from the start of run until it works or the executor stops. */
+    /* Registration: while run runs, this process is an instance of its services. Told anew every
+     * third of ttl_s, and tried for as long as it does not work. */
     bool skip_registration;
-    const char *base_url; /* where the node reaches <path>; made from address, port and path */
+    const char *instance; /* letters, digits and ._:- , 128 at most; "<host name>:<port>" */
+    const char *base_url; /* of <path>; made from address and port, so needed with 0.0.0.0 or :: */
+    unsigned ttl_s; /* nodes forget the instance so long after its last word; 15, at most 600 */
+
+    /* With any of these, or a secret: PUT /api/services/<service> first, which replaces all. */
     unsigned concurrency; /* 0 and NULL: the node's default */
     unsigned shards;
     const char *timeout; /* "60s" */
     const char *policy;
-    /* One base URL stands for all instances of a service, so give a load balancer's where there are
-     * several. The registration of single instances, with heartbeats and a farewell, has its place
-     * here once nodes offer it. */
 
     /* One line without a line end; from any of the executor's threads. NULL = standard error. */
     void (*on_log)(void *ctx, const char *text);
     void *log_ctx;
 };
 
-/* Listens, so that the port is known; nothing is answered before run.
- * Errors: ENOMEM, EINVAL, EIO (the address is taken, …). */
+/* Listens; answers nothing before run. Errors: ENOMEM, EINVAL, EIO (the address is taken, …). */
 int jobflow_executor_new(const struct jobflow_config *config, struct jobflow_executor **ret);
 
-/* Not while run is running, nor while another thread is in a call of this executor. */
+/* Not while run or a call of another thread is running. */
 void jobflow_executor_free(struct jobflow_executor *ex);
 
 /* Before run. `name` is the end of the path: letters, digits and ._- , 128 at most.
@@ -152,32 +146,38 @@ int jobflow_executor_handle(struct jobflow_executor *ex, const char *name, jobfl
 
 uint16_t jobflow_executor_port(const struct jobflow_executor *ex);
 
-/* Serves until jobflow_executor_stop, then: no new connection and no new task is taken (503), tasks
- * that wait for a thread are given back (503), running handlers end and are answered. There is no
- * limit to that wait but the handlers' own. Once per executor. Errors: EIO, ENOMEM. */
+enum jobflow_registration {
+    JOBFLOW_NOT_REGISTERING, /* no node_url, or skip_registration */
+    JOBFLOW_REGISTERING,     /* not yet, or not any more; a log line has the reason */
+    JOBFLOW_REGISTERED,      /* with all services, less than ttl_s ago */
+    JOBFLOW_LEFT,            /* stopping, or over */
+};
+
+/* Serves until jobflow_executor_stop. Leaves the node then (within seconds, answer or none). After
+ * that no connection and no task is taken (503), tasks that wait for a thread are given back (503),
+ * running handlers end and are answered, however long it takes. Once per executor.
+ * Errors: EIO, ENOMEM. */
 int jobflow_executor_run(struct jobflow_executor *ex);
 
-/* Any thread, and signal handlers. */
+/* Any thread; stop in signal handlers too. is_stopping is for handlers that can end early. */
 void jobflow_executor_stop(struct jobflow_executor *ex);
-
-/* For handlers that can end early. Any thread. */
 bool jobflow_executor_is_stopping(const struct jobflow_executor *ex);
+enum jobflow_registration jobflow_executor_registration(const struct jobflow_executor *ex);
 
-/* The executor's loop and server, for the program's own timers (event2/event.h) and paths
- * (evhttp_set_cb, evhttp_set_gencb of event2/http.h). Borrowed until free. Before run, or on the
- * loop's thread. */
+/* For the program's own timers (event2/event.h) and paths (evhttp_set_cb, evhttp_set_gencb of
+ * event2/http.h). Borrowed until free. Before run, or on the loop's thread. */
+struct event_base;
+struct evhttp;
 struct event_base *jobflow_executor_base(struct jobflow_executor *ex);
 struct evhttp *jobflow_executor_http(struct jobflow_executor *ex);
 
 /* ---- Calls to the node ------------------------------------------------------------------- */
-/* They block. Any thread, also within a handler and after run. All need node_url: EINVAL without.
- */
+/* They block. Any thread, also within a handler and after run. EINVAL without node_url. */
 
 /* The result of an attempt that was answered with LATER; any outcome but LATER itself. Tried again
  * with growing waits while the node cannot be reached. With SUCCESS the trace id counts as done
  * from the call on, even if the node never hears of it: a repeat is answered without the handler.
- * Errors: EINVAL, ENOMEM, EUNREACHABLE (the node calls again after the deadline), ESTALE, EREFUSED.
- */
+ * Errors: EINVAL, ENOMEM, EUNREACHABLE (the node calls again in time), ESTALE, EREFUSED. */
 int jobflow_result_send(struct jobflow_executor *ex, const char *trace_id, int32_t attempt,
                         const struct jobflow_answer *answer);
 
@@ -186,10 +186,9 @@ int jobflow_result_send(struct jobflow_executor *ex, const char *trace_id, int32
 int jobflow_heartbeat(struct jobflow_executor *ex, const char *trace_id, int32_t attempt,
                       int64_t extend_ms);
 
-/* Any other call of the node's interface, once. `body` is JSON or NULL. *ret_answer (ret_answer
- * may be NULL) becomes the answer's body, NUL-terminated and at most 1 MiB, which the caller frees
- * by free(), or NULL when it has none. Errors: EINVAL, ENOMEM, EUNREACHABLE (no whole answer came;
- * whether the call took effect is not known). A status of 4xx or 5xx is no error. */
+/* Any other call of the node's interface, once. `body` is JSON or NULL. *ret_answer (ret_answer may
+ * be NULL) becomes the answer's body, at most 1 MiB and to be freed by free(), or NULL. 4xx and 5xx
+ * are no errors. Errors: EINVAL, ENOMEM, EUNREACHABLE (no whole answer: it may have had effect). */
 int jobflow_call(struct jobflow_executor *ex, const char *method, const char *path,
                  const char *body, int *ret_status, char **ret_answer);
 

@@ -168,7 +168,8 @@ static CURLcode prepare(CURL *curl, struct jfx_node *node, struct jfx_call *call
     curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, call->error);
     curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT_MS, CONNECT_TIMEOUT_MS);
-    curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, TIMEOUT_MS);
+    curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS,
+                     call->timeout_ms > 0 ? call->timeout_ms : TIMEOUT_MS);
     curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_data);
     curl_easy_setopt(curl, CURLOPT_WRITEDATA, a);
     if (call->abort) {
@@ -186,7 +187,7 @@ static CURLcode prepare(CURL *curl, struct jfx_node *node, struct jfx_call *call
 }
 
 /* Errors: ENOMEM, EUNREACHABLE (no whole answer came). */
-static int try_once(struct jfx_node *node, struct jfx_call *call, char *url, long *ret_asked_ms)
+static int try_once(struct jfx_node *node, struct jfx_call *call, char *url)
 {
     struct answer a = {0};
     CURL *curl = take_handle(node);
@@ -210,7 +211,7 @@ static int try_once(struct jfx_node *node, struct jfx_call *call, char *url, lon
     }
     put_handle(node, curl);
     call->status = (int)status;
-    *ret_asked_ms = asked_s > ASKED_MS_MAX / 1000 ? ASKED_MS_MAX : (long)asked_s * 1000;
+    call->asked_ms = asked_s > ASKED_MS_MAX / 1000 ? ASKED_MS_MAX : (long)asked_s * 1000;
     if (rc == CURLE_OUT_OF_MEMORY || a.no_memory)
         return JOBFLOW_ENOMEM;
     return rc == CURLE_OK ? 0 : JOBFLOW_EUNREACHABLE;
@@ -254,7 +255,6 @@ int jfx_node_call(struct jfx_node *node, struct jfx_call *call)
 {
     size_t len = strlen(node->url) + strlen(call->path) + 1;
     char *url = malloc(len);
-    long asked_ms = 0;
     int rc = JOBFLOW_EUNREACHABLE;
     struct jfx_no_sigpipe no_sigpipe;
 
@@ -266,12 +266,12 @@ int jfx_node_call(struct jfx_node *node, struct jfx_call *call)
     for (unsigned n = 1; n <= call->tries && !is_true(call->abort); n++) {
         free(call->answer);
         call->answer = NULL;
-        rc = try_once(node, call, url, &asked_ms);
+        rc = try_once(node, call, url);
         if (rc == JOBFLOW_ENOMEM || (rc == 0 && !is_passing(call->status)))
             break;
         rc = JOBFLOW_EUNREACHABLE;
         if (n < call->tries)
-            jfx_node_sleep(jfx_node_wait_ms(n, asked_ms), call->abort);
+            jfx_node_sleep(jfx_node_wait_ms(n, call->asked_ms), call->abort);
     }
     jfx_no_sigpipe_end(&no_sigpipe);
     free(url);

@@ -20,9 +20,11 @@ struct jfx_call {
     const char *body;         /* NULL = none */
     unsigned tries;           /* at least 1 */
     const atomic_bool *abort; /* given up soon after this is true; NULL = never */
+    long timeout_ms;          /* of each try; 0 = 15 s */
 
     /* Out. */
     int status;      /* of the last try; 0 = no answer came */
+    long asked_ms;   /* how long the last answer asked to wait, at most 30 s; 0 = it did not */
     char *answer;    /* the caller's, by free(), even on an error; may be NULL */
     char error[256]; /* why no answer came */
 };

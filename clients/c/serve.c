@@ -52,7 +52,7 @@ static void send_answer(struct jobflow_executor *ex, struct evhttp_request *req,
         (void)snprintf(seconds, sizeof(seconds), "%lld", (long long)(a->wait_ms + 999) / 1000);
         (void)evhttp_add_header(headers, "Retry-After", seconds);
     }
-    if (ex->is_stopping)
+    if (jobflow_executor_is_stopping(ex))
         (void)evhttp_add_header(headers, "Connection", "close");
     /* Without its text a snooze would read as a success. */
     if (!out || !text || evbuffer_add(out, text, strlen(text)))
@@ -100,7 +100,7 @@ static void call_handler(struct jfx_job *job)
 {
     const struct jobflow_task *task = &job->t.task;
 
-    if (jobflow_executor_is_stopping(job->handler->ex)) {
+    if (atomic_load(&job->handler->ex->is_closed)) {
         give_up(job, "stopping");
     } else if (jobflow_task_remaining_ms(task) == 0) {
         give_up(job, "the attempt's deadline passed before a thread was free");
@@ -210,9 +210,11 @@ static const char *task_refusal(const struct jfx_handler *h, const struct jobflo
         return "the envelope's handler is another one than the path's";
     /* Tried again: more likely a route in the middle of a change than a wrong task. */
     *ret_status = 421;
-    if (strcmp(task->service, h->ex->service) != 0)
-        return "this is another service";
-    return NULL;
+    for (size_t i = 0; i < h->ex->n_services; i++) {
+        if (strcmp(task->service, h->ex->services[i].name) == 0)
+            return NULL;
+    }
+    return "this is another service";
 }
 
 /* Takes the job. */

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Receives JobFlow's tasks with nothing but Python's own library: executor.py PORT SECRET."""
+"""Receives JobFlow's tasks with Python's own library: executor.py PORT JOBFLOW_URL SECRET."""
 
 import base64
 import collections
@@ -8,19 +8,25 @@ import hashlib
 import hmac
 import http.server
 import json
+import signal
+import socket
 import sys
+import threading
 import time
+import urllib.request
 
-# Trace ids, since a task may come more than once; a real service has them in its database.
-DONE = collections.deque(maxlen=1000)
+PORT, JOBFLOW, SECRET = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+INSTANCE = f"{socket.gethostname()}:{PORT}"  # the same after a restart
+DONE = collections.deque(maxlen=1000)  # trace ids; a real service has them in its database
+LOCK, STOP = threading.Lock(), threading.Event()
 
 
-def is_signed(headers, body, secret):
+def is_signed(headers, body):
     """Standard Webhooks: HMAC-SHA256 over "id.timestamp.body", in one of several signatures."""
     sent = headers.get("webhook-timestamp", "")
     if not sent.isdecimal() or abs(time.time() - int(sent)) > 300:
         return False
-    key = base64.b64decode(secret[6:]) if secret.startswith("whsec_") else secret.encode()
+    key = base64.b64decode(SECRET[6:]) if SECRET.startswith("whsec_") else SECRET.encode()
     text = f"{headers.get('webhook-id')}.{sent}.".encode() + body
     right = "v1," + base64.b64encode(hmac.digest(key, text, hashlib.sha256)).decode()
     return any(hmac.compare_digest(right.encode(), one.encode())
@@ -39,14 +45,15 @@ class Executor(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):  # pylint: disable=invalid-name
         body = self.rfile.read(min(int(self.headers["Content-Length"]), 1 << 20))
-        if not is_signed(self.headers, body, sys.argv[2]):
+        if not is_signed(self.headers, body):
             return self.answer(401, {"message": "the signature is wrong"})
         if self.path != "/jobflow/greet":
             return self.answer(404, {"message": "no such handler"})
         task = json.loads(body)
-        said = {"success": True} if task["traceId"] in DONE else greet(task)
-        if said.get("success"):
-            DONE.append(task["traceId"])
+        with LOCK:  # a task may come again, even while it is worked on
+            said = {"success": True} if task["traceId"] in DONE else greet(task)
+            if said["success"]:
+                DONE.append(task["traceId"])
         return self.answer(200, said)
 
     def answer(self, status, said):
@@ -55,4 +62,29 @@ class Executor(http.server.BaseHTTPRequestHandler):
         self.wfile.write(json.dumps(said).encode())
 
 
-http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Executor).serve_forever()
+def tell_jobflow(method, path="", **said):
+    url = f"{JOBFLOW}/api/services/python/instances{path}"
+    headers = {"Content-Type": "application/json"} if said else {}
+    body = json.dumps(said).encode() if said else None
+    request = urllib.request.Request(url, body, headers, method=method)
+    try:
+        urllib.request.urlopen(request, timeout=4).close()
+    except (OSError, http.client.HTTPException) as error:
+        print(f"{method} {url}: {error}", file=sys.stderr)
+
+
+def live(server):
+    """Registers three times within the ttl; after SIGTERM leaves, and only then stops listening."""
+    base_url = f"http://127.0.0.1:{PORT}/jobflow"
+    while not STOP.is_set():
+        tell_jobflow("POST", instance=INSTANCE, baseUrl=base_url, ttl="15s")
+        STOP.wait(5)
+    tell_jobflow("DELETE", f"/{INSTANCE}")
+    server.shutdown()
+
+
+with http.server.ThreadingHTTPServer(("127.0.0.1", PORT), Executor) as listening:
+    listening.daemon_threads = False  # who is inside is answered
+    signal.signal(signal.SIGTERM, lambda *_: STOP.set())
+    threading.Thread(target=live, args=[listening]).start()
+    listening.serve_forever()

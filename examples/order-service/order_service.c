@@ -5,7 +5,10 @@
  * then, a timer submits it later: the order's id is in the bizUuid, so a task that did arrive is
  * not made twice. When the time has come JobFlow calls POST /jobflow/cancel-order, perhaps more
  * than once; the order is cancelled only if it is still unpaid, so neither a repeat nor a payment
- * in the same instant does harm. */
+ * in the same instant does harm.
+ *
+ * JobFlow knows where to call because the executor registers this process, over and over, and takes
+ * that back at the end. Several such processes may share the database. */
 #include <cjson/cJSON.h>
 #include <event2/buffer.h>
 #include <event2/event.h>
@@ -316,7 +319,8 @@ int main(int argc, char **argv)
     }
     signal(SIGPIPE, SIG_IGN);
     srandom((unsigned)(time(NULL) ^ getpid()));
-    /* One database connection, so handlers run on the loop, one at a time. */
+    /* One database connection, so handlers run on the loop, one at a time. Who listens on all
+     * addresses has to say as base_url at which one JobFlow finds it. */
     struct jobflow_config config = {.service = SERVICE,
                                     .address = argv[1],
                                     .port = (uint16_t)atoi(argv[2]),

@@ -2,7 +2,6 @@
 /* Calls to a node that answers from a script. */
 #include "jobflow_executor.h"
 
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,26 +14,19 @@
 #include "node.h"
 #include "rig.h"
 
-#define SCRIPT(...)                                                                                \
-    ((const char *const[]){__VA_ARGS__}),                                                          \
-        sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *)
-
 static void on_log(void *ctx, const char *text)
 {
     (void)ctx;
     (void)text;
 }
 
-static struct jobflow_executor *new_executor(struct rig_node *node, bool registers, unsigned tries)
+static struct jobflow_executor *new_executor(struct rig_node *node, unsigned tries)
 {
     struct jobflow_executor *ex = NULL;
     struct jobflow_config config = {.service = "shop",
                                     .node_url = rig_node_url(node),
-                                    .skip_registration = !registers,
+                                    .skip_registration = true,
                                     .tries = tries,
-                                    .concurrency = 7,
-                                    .timeout = "30s",
-                                    .secrets = {"a secret of the shop"},
                                     .on_log = on_log};
 
     assert_int_equal(jobflow_executor_new(&config, &ex), 0);
@@ -51,7 +43,7 @@ static int send_success(struct jobflow_executor *ex, int32_t attempt)
 static void a_result_is_sent(void **state)
 {
     struct rig_node *node = rig_node_new(SCRIPT("200"));
-    struct jobflow_executor *ex = new_executor(node, false, 0);
+    struct jobflow_executor *ex = new_executor(node, 0);
     struct jobflow_answer retry = jobflow_retry(2000, "not yet");
     (void)state;
 
@@ -72,7 +64,7 @@ static void a_result_is_sent(void **state)
 static void passing_trouble_is_tried_again(void **state)
 {
     struct rig_node *node = rig_node_new(SCRIPT("drop", "503 1", "500", "429", "408", "200"));
-    struct jobflow_executor *ex = new_executor(node, false, 0);
+    struct jobflow_executor *ex = new_executor(node, 0);
     (void)state;
 
     assert_int_equal(send_success(ex, 1), 0);
@@ -85,7 +77,7 @@ static void passing_trouble_is_tried_again(void **state)
 static void tries_are_bounded(void **state)
 {
     struct rig_node *node = rig_node_new(SCRIPT("503"));
-    struct jobflow_executor *ex = new_executor(node, false, 2);
+    struct jobflow_executor *ex = new_executor(node, 2);
     (void)state;
 
     assert_int_equal(send_success(ex, 1), JOBFLOW_EUNREACHABLE);
@@ -119,7 +111,7 @@ static void nobody_listens(void **state)
 static void refusals_are_told_apart(void **state)
 {
     struct rig_node *node = rig_node_new(SCRIPT("409", "404", "400", "302"));
-    struct jobflow_executor *ex = new_executor(node, false, 0);
+    struct jobflow_executor *ex = new_executor(node, 0);
     struct jobflow_answer later = jobflow_later();
     (void)state;
 
@@ -140,7 +132,7 @@ static void refusals_are_told_apart(void **state)
 static void heartbeats(void **state)
 {
     struct rig_node *node = rig_node_new(SCRIPT("503", "200"));
-    struct jobflow_executor *ex = new_executor(node, false, 0);
+    struct jobflow_executor *ex = new_executor(node, 0);
     (void)state;
 
     assert_int_equal(jobflow_heartbeat(ex, RIG_TRACE, 9, 1500), 0);
@@ -156,7 +148,7 @@ static void heartbeats(void **state)
 static void any_call(void **state)
 {
     struct rig_node *node = rig_node_new(SCRIPT("201", "503", "404"));
-    struct jobflow_executor *ex = new_executor(node, false, 0);
+    struct jobflow_executor *ex = new_executor(node, 0);
     int status = 0;
     char *answer = NULL;
     (void)state;
@@ -176,59 +168,6 @@ static void any_call(void **state)
     assert_string_equal(rig_node_request(node, 1), "DELETE /api/delay-tasks/b ");
     jobflow_executor_free(ex);
     rig_node_free(node);
-}
-
-static void *run(void *ex)
-{
-    return (void *)(intptr_t)jobflow_executor_run(ex);
-}
-
-static void stop_and_join(struct jobflow_executor *ex, pthread_t thread)
-{
-    void *rc;
-
-    jobflow_executor_stop(ex);
-    assert_int_equal(pthread_join(thread, &rc), 0);
-    assert_null(rc);
-    jobflow_executor_free(ex);
-}
-
-static void registration_is_tried_until_it_works(void **state)
-{
-    struct rig_node *node = rig_node_new(SCRIPT("drop", "503", "500", "201"));
-    struct jobflow_executor *ex = new_executor(node, true, 0);
-    char wanted[256];
-    pthread_t thread;
-    (void)state;
-
-    assert_int_equal(pthread_create(&thread, NULL, run, ex), 0);
-    rig_node_wait(node, 4);
-    (void)snprintf(wanted, sizeof(wanted),
-                   "PUT /api/services/shop {\"baseUrl\":\"http://127.0.0.1:%u/jobflow\","
-                   "\"secret\":\"a secret of the shop\",\"concurrency\":7,\"timeout\":\"30s\"}",
-                   jobflow_executor_port(ex));
-    assert_string_equal(rig_node_request(node, 0), wanted);
-    assert_string_equal(rig_node_request(node, 3), wanted);
-    stop_and_join(ex, thread);
-    assert_int_equal(rig_node_count(node), 4);
-    rig_node_free(node);
-}
-
-static void a_stop_does_not_wait_for_the_registration(void **state)
-{
-    static const char *const bad[] = {"hang", "400"}; /* after a 400 it waits for 30 s */
-    (void)state;
-
-    for (size_t i = 0; i < 2; i++) {
-        struct rig_node *node = rig_node_new(&bad[i], 1);
-        struct jobflow_executor *ex = new_executor(node, true, 0);
-        pthread_t thread;
-        assert_int_equal(pthread_create(&thread, NULL, run, ex), 0);
-        rig_node_wait(node, 1);
-        stop_and_join(ex, thread);
-        assert_int_equal(rig_node_count(node), 1);
-        rig_node_free(node);
-    }
 }
 
 static void waits_grow_and_are_bounded(void **state)
@@ -270,8 +209,6 @@ int main(void)
         cmocka_unit_test(refusals_are_told_apart),
         cmocka_unit_test(heartbeats),
         cmocka_unit_test(any_call),
-        cmocka_unit_test(registration_is_tried_until_it_works),
-        cmocka_unit_test(a_stop_does_not_wait_for_the_registration),
         cmocka_unit_test(waits_grow_and_are_bounded),
         cmocka_unit_test(without_a_node_there_are_no_calls),
     };

@@ -140,6 +140,7 @@ void rig_wait(bool (*holds)(void *ctx), void *ctx)
 
 struct rig_node {
     int fd;
+    uint16_t port;
     char url[64];
     pthread_t thread;
     const char *const *script;
@@ -226,17 +227,25 @@ static void *serve(void *ctx)
 
 struct rig_node *rig_node_new(const char *const *script, size_t n)
 {
+    return rig_node_new_on(0, script, n);
+}
+
+struct rig_node *rig_node_new_on(uint16_t port, const char *const *script, size_t n)
+{
     struct rig_node *node = calloc(1, sizeof(*node));
-    struct sockaddr_in sa = loopback(0);
+    struct sockaddr_in sa = loopback(port);
     socklen_t len = sizeof(sa);
+    int yes = 1;
 
     MUST(node);
     node->script = script;
     node->n_script = n;
     node->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    MUST(setsockopt(node->fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)) == 0);
     MUST(bind(node->fd, (struct sockaddr *)&sa, sizeof(sa)) == 0 && listen(node->fd, 16) == 0);
     MUST(getsockname(node->fd, (struct sockaddr *)&sa, &len) == 0);
-    (void)snprintf(node->url, sizeof(node->url), "http://127.0.0.1:%u", ntohs(sa.sin_port));
+    node->port = ntohs(sa.sin_port);
+    (void)snprintf(node->url, sizeof(node->url), "http://127.0.0.1:%u", (unsigned)node->port);
     MUST(pthread_mutex_init(&node->lock, NULL) == 0);
     MUST(pthread_create(&node->thread, NULL, serve, node) == 0);
     return node;
@@ -256,6 +265,11 @@ void rig_node_free(struct rig_node *node)
 const char *rig_node_url(const struct rig_node *node)
 {
     return node->url;
+}
+
+uint16_t rig_node_port(const struct rig_node *node)
+{
+    return node->port;
 }
 
 unsigned rig_node_count(struct rig_node *node)

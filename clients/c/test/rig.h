@@ -49,9 +49,17 @@ struct rig_node;
 
 /* Answers request n with script[n], the last one for ever: "200", "503 7" (with Retry-After),
  * "hang" (until the client leaves) or "drop" (closes without an answer). */
+#define SCRIPT(...)                                                                                \
+    ((const char *const[]){__VA_ARGS__}),                                                          \
+        sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *)
+
 struct rig_node *rig_node_new(const char *const *script, size_t n);
+
+/* The same on a port that was one's before, or 0. */
+struct rig_node *rig_node_new_on(uint16_t port, const char *const *script, size_t n);
 void rig_node_free(struct rig_node *node);
 const char *rig_node_url(const struct rig_node *node);
+uint16_t rig_node_port(const struct rig_node *node);
 
 unsigned rig_node_count(struct rig_node *node);
 
