@@ -22,28 +22,41 @@ struct config {
     char *cluster;            /* cluster.name (--cluster), default "default" */
     char *node_name; /* cluster.node_name (--node-name), default the host's name, cleaned to
                         [A-Za-z0-9._-] */
-    char *etcd;      /* cluster.etcd (--etcd): URLs, comma separated; NULL = none */
-    int64_t ttl_ms;  /* cluster.ttl, default 10s: the node's heartbeat is a third of it */
+    char *advertise; /* cluster.advertise: "host:port" where other members reach this node's HTTP
+                        interface; NULL = as it listens, or the host's name and that port */
+    char *cluster_secret; /* cluster.secret: signs what members tell one another; NULL = no hints
+                             between nodes: near tasks of other owners wait for a scan */
+    char *etcd;           /* cluster.etcd (--etcd): URLs, comma separated; NULL = none */
+    char *etcd_ca_file;   /* cluster.etcd_ca_file: PEM; NULL = the system's */
+    char *etcd_cert_file; /* cluster.etcd_cert_file, with etcd_key_file: this node's own */
+    char *etcd_key_file;
+    char *etcd_password; /* cluster.etcd_password, with etcd_user */
+    char *etcd_user;     /* cluster.etcd_user; NULL = no authentication */
+    int64_t ttl_ms;      /* cluster.ttl, default 10s: the node's heartbeat is a third of it */
     int64_t connect_timeout_ms; /* delivery.connect_timeout, default 5s */
-    int32_t concurrency;     /* delivery.concurrency, default 64: attempts per service at a time */
-    int64_t low_speed_ms;    /* delivery.low_speed, default 30s: an answer standing still so long */
-    size_t max_answer;       /* delivery.max_answer, default 64KiB */
-    uint32_t max_in_flight;  /* delivery.max_in_flight, default 2048 */
-    int64_t timeout_ms;      /* delivery.timeout, default 60s */
-    char *url_template;      /* delivery.url_template: for services without a baseUrl, such as
-                                "http://{service}.{namespace}.svc:8080/jobflow"; NULL = none */
-    char *url_namespace;     /* delivery.namespace: for the template, default "default" */
-    int64_t body_timeout_ms; /* http.body_timeout, default 20s */
-    int64_t header_timeout_ms;  /* http.header_timeout, default 10s */
-    int64_t idle_timeout_ms;    /* http.idle_timeout, default 75s */
-    char *listen;               /* http.listen (--listen), default "127.0.0.1:8080" */
-    size_t max_body;            /* http.max_body, default 8MiB */
-    uint32_t max_connections;   /* http.max_connections, default 10000 */
-    size_t max_header;          /* http.max_header, default 16KiB */
-    uint32_t http_threads;      /* http.threads, default 2 */
-    int64_t write_timeout_ms;   /* http.write_timeout, default 20s */
-    enum log_format log_format; /* log.format (--log-format): "logfmt", "json" */
-    enum log_level log_level;   /* log.level (--log-level), default info */
+    int32_t concurrency;    /* delivery.concurrency, default 64: attempts per service at a time */
+    int64_t low_speed_ms;   /* delivery.low_speed, default 30s: an answer standing still so long */
+    size_t max_answer;      /* delivery.max_answer, default 64KiB */
+    uint32_t max_in_flight; /* delivery.max_in_flight, default 2048 */
+    int64_t timeout_ms;     /* delivery.timeout, default 60s */
+    char *url_template;     /* delivery.url_template: for services without a baseUrl, such as
+                               "http://{service}.{namespace}.svc:8080/jobflow"; NULL = none */
+    char *url_namespace;    /* delivery.namespace: for the template, default "default" */
+    char *ca_file;          /* dispatch.ca_file: PEM, in the place of the system's; NULL = those */
+    uint32_t max_per_host;  /* dispatch.max_per_host, default 0: connections to one host, 0 = any */
+    int64_t refresh_ms;     /* dispatch.refresh, default 30s: addresses and connections last so */
+    int64_t instance_set_aside_ms; /* dispatch.instance_set_aside, default 10s */
+    int64_t body_timeout_ms;       /* http.body_timeout, default 20s */
+    int64_t header_timeout_ms;     /* http.header_timeout, default 10s */
+    int64_t idle_timeout_ms;       /* http.idle_timeout, default 75s */
+    char *listen;                  /* http.listen (--listen), default "127.0.0.1:8080" */
+    size_t max_body;               /* http.max_body, default 8MiB */
+    uint32_t max_connections;      /* http.max_connections, default 10000 */
+    size_t max_header;             /* http.max_header, default 16KiB */
+    uint32_t http_threads;         /* http.threads, default 2 */
+    int64_t write_timeout_ms;      /* http.write_timeout, default 20s */
+    enum log_format log_format;    /* log.format (--log-format): "logfmt", "json" */
+    enum log_level log_level;      /* log.level (--log-level), default info */
     struct retry_policy policies[CONFIG_MAX_POLICIES]; /* policies.<name>.{initial, multiplier, cap,
                                  jitter, max_retry}; [0] is "default": 5s, 2.0, 1h, 0.2, 10. The
                                  default's keys also as JOBFLOW_POLICIES_DEFAULT_INITIAL … */

@@ -39,7 +39,7 @@ struct config_key {
 extern const struct config_key config_keys[];
 extern const size_t config_n_keys;
 
-#define CONFIG_MAX_KEYS 64
+#define CONFIG_MAX_KEYS 80
 #define CONFIG_POLICY_KEYS 5
 
 enum origin_kind { ORIGIN_DEFAULT, ORIGIN_FILE, ORIGIN_ENV, ORIGIN_FLAG };

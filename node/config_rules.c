@@ -3,6 +3,7 @@
 #include "node/config_internal.h"
 
 #include <assert.h>
+#include <string.h>
 
 /* "store.statement_timeout (5s, jobflow.yaml:4)". */
 static void put_value(const struct config *c, size_t key, struct buf *b)
@@ -91,29 +92,48 @@ static int check_policies(const struct config *c, struct err *err)
     return 0;
 }
 
-/* Accepted by the table, so that it is known; refused as long as it would be ignored. */
+/* "<where it stands>: <section>.<name>: <why>". */
+static int refuse_key(const struct config *c, struct name n, const char *why, struct err *err)
+{
+    size_t key = (size_t)find_key(n.section, n.name);
+    struct buf where = BUF_INIT;
+    config_origin_put(c->origins, key, c->origins->keys[key], &where);
+    int rc = err_set(err, ERR_INVALID, STR_FMT ": %s: %s", STR_ARG(buf_str(&where)),
+                     config_keys[key].name, why);
+    buf_fini(&where);
+    return rc;
+}
+
 static int check_cluster(const struct config *c, struct err *err)
 {
-    if (!c->etcd)
+    if (c->etcd && !strncmp(c->store, "sqlite:", 7))
+        return refuse_key(c, (struct name){"cluster", "etcd"},
+                          "SQLite is for one node, which needs no etcd: a cluster needs PostgreSQL "
+                          "or MySQL/MariaDB (store.url)",
+                          err);
+    if (!c->etcd_user != !c->etcd_password)
+        return refuse_key(c, (struct name){"cluster", c->etcd_user ? "etcd_user" : "etcd_password"},
+                          "etcd_user and etcd_password go together", err);
+    if (!c->etcd_cert_file != !c->etcd_key_file)
+        return refuse_key(
+            c, (struct name){"cluster", c->etcd_cert_file ? "etcd_cert_file" : "etcd_key_file"},
+            "etcd_cert_file and etcd_key_file go together", err);
+    return 0;
+}
+
+static int check_alert(const struct config *c, struct err *err)
+{
+    if (!c->alert_secret || c->alert_url)
         return 0;
-    size_t key = (size_t)find_key("cluster", "etcd");
-    struct buf text = BUF_INIT;
-    config_origin_put(c->origins, key, c->origins->keys[key], &text);
-    int rc = err_set(err, ERR_INVALID,
-                     STR_FMT ": cluster.etcd: this version runs a single node, a cluster is not "
-                             "built in yet: leave it out",
-                     STR_ARG(buf_str(&text)));
-    buf_fini(&text);
-    return rc;
+    return refuse_key(c, (struct name){"alert", "secret"},
+                      "there is nothing to sign, since alert.url is not set", err);
 }
 
 int config_check_contradictions(const struct config *c, struct err *err)
 {
-    if (c->alert_secret && !c->alert_url)
-        return err_set(err, ERR_INVALID,
-                       "alert.secret is set and alert.url is not: there is "
-                       "nothing to sign");
-    int rc = check_cluster(c, err);
+    int rc = check_alert(c, err);
+    if (rc == 0)
+        rc = check_cluster(c, err);
     if (rc == 0)
         rc = check_limits(c, err);
     if (rc == 0)

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "node/config_internal.h"
 
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "node/dispatch/sign.h"
@@ -30,6 +33,21 @@ static int check_http_url(struct str v, struct err *err)
 {
     if (!has_prefix(v, "http://") && !has_prefix(v, "https://"))
         return err_set(err, ERR_INVALID, "expected a URL that begins with http:// or https://");
+    return 0;
+}
+
+/* URLs with commas between them. */
+static int check_etcd(struct str v, struct err *err)
+{
+    while (v.len) {
+        const char *comma = memchr(v.p, ',', v.len);
+        struct str url = {v.p, comma ? (size_t)(comma - v.p) : v.len};
+
+        if (check_http_url(url, err))
+            return ERR_INVALID;
+        v.p += url.len + (comma ? 1 : 0);
+        v.len -= url.len + (comma ? 1 : 0);
+    }
     return 0;
 }
 
@@ -67,6 +85,27 @@ static int check_listen(struct str v, struct err *err)
         return err_set(err, ERR_INVALID,
                        "expected ADDR:PORT, such as 127.0.0.1:8080, 0.0.0.0:8080 or [::]:8080");
     return 0;
+}
+
+/* Reads a byte, since a folder can be opened as well. */
+static int check_readable(struct str v, struct err *err)
+{
+    char path[PATH_MAX];
+    FILE *f = NULL;
+
+    errno = ENAMETOOLONG;
+    if (v.len < sizeof(path)) {
+        memcpy(path, v.p, v.len);
+        path[v.len] = '\0';
+        f = fopen(path, "re");
+    }
+    if (!f)
+        return err_set(err, ERR_INVALID, "the file cannot be opened: %s", strerror(errno));
+    errno = 0;
+    bool has_content = fgetc(f) != EOF;
+    const char *why = errno ? strerror(errno) : "it is empty";
+    (void)fclose(f); /* nothing was written */
+    return has_content ? 0 : err_set(err, ERR_INVALID, "the file cannot be read: %s", why);
 }
 
 static int check_secret(struct str v, struct err *err)
@@ -114,13 +153,20 @@ const struct config_key config_keys[] = {
     {"alert.secret", STRING(alert_secret, NULL), .check = check_secret, .secret = true},
     {"alert.timeout", DURATION(alert_timeout_ms, "10s", 100, HOUR)},
     {"alert.url", STRING(alert_url, NULL), .check = check_http_url, .url = true},
-    {"cluster.etcd", STRING(etcd, NULL), .url = true,
-     FLAG("--etcd", "URL[,URL…]", "etcd of a cluster (not in this version)")},
+    {"cluster.advertise", STRING(advertise, NULL), .check = check_listen},
+    {"cluster.etcd", STRING(etcd, NULL), .check = check_etcd, .url = true,
+     FLAG("--etcd", "URL[,URL…]", "etcd, where the nodes of a cluster find one another")},
+    {"cluster.etcd_ca_file", STRING(etcd_ca_file, NULL), .check = check_readable},
+    {"cluster.etcd_cert_file", STRING(etcd_cert_file, NULL), .check = check_readable},
+    {"cluster.etcd_key_file", STRING(etcd_key_file, NULL), .check = check_readable},
+    {"cluster.etcd_password", STRING(etcd_password, NULL), .secret = true},
+    {"cluster.etcd_user", STRING(etcd_user, NULL)},
     {"cluster.name", STRING(cluster, "default"), .check = check_name,
      FLAG("--cluster", "NAME", "the cluster's name")},
     {"cluster.node_name", STRING(node_name, NULL), .check = check_name,
      FLAG("--node-name", "NAME", "this node's name (default: the host's)")},
-    {"cluster.ttl", DURATION(ttl_ms, "10s", 300, HOUR)},
+    {"cluster.secret", STRING(cluster_secret, NULL), .check = check_secret, .secret = true},
+    {"cluster.ttl", DURATION(ttl_ms, "10s", SECOND, HOUR)},
     {"delivery.concurrency", I32(concurrency, "64", 1, 100000)},
     {"delivery.connect_timeout", DURATION(connect_timeout_ms, "5s", 10, HOUR)},
     {"delivery.low_speed", DURATION(low_speed_ms, "30s", SECOND, DAY)},
@@ -129,6 +175,10 @@ const struct config_key config_keys[] = {
     {"delivery.namespace", STRING(url_namespace, "default"), .check = check_name},
     {"delivery.timeout", DURATION(timeout_ms, "60s", 10, 24 * DAY)},
     {"delivery.url_template", STRING(url_template, NULL), .check = check_template, .url = true},
+    {"dispatch.ca_file", STRING(ca_file, NULL), .check = check_readable},
+    {"dispatch.instance_set_aside", DURATION(instance_set_aside_ms, "10s", 1, HOUR)},
+    {"dispatch.max_per_host", U32(max_per_host, "0", 0, 1e6)},
+    {"dispatch.refresh", DURATION(refresh_ms, "30s", SECOND, DAY)},
     {"http.body_timeout", DURATION(body_timeout_ms, "20s", 100, DAY)},
     {"http.header_timeout", DURATION(header_timeout_ms, "10s", 100, DAY)},
     {"http.idle_timeout", DURATION(idle_timeout_ms, "75s", 100, DAY)},

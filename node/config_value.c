@@ -18,6 +18,8 @@ static const struct size_unit size_units[] = {
     {"GiB", UINT64_C(1) << 30}, {"MiB", UINT64_C(1) << 20}, {"KiB", UINT64_C(1) << 10}, {"B", 1}};
 #define N_SIZE_UNITS (sizeof(size_units) / sizeof(size_units[0]))
 
+#define MAX_DECIMALS 20 /* of a number with a fraction, read and written */
+
 /* A limit or value in the form in which the key is written. */
 static void put_number(const struct config_key *k, double v, struct buf *b)
 {
@@ -36,10 +38,10 @@ static void put_number(const struct config_key *k, double v, struct buf *b)
             buf_addf(b, "%lld%s", (long long)(bytes / size_units[u].bytes), size_units[u].name);
     } else if (k->kind == KIND_DOUBLE) {
         char text[32];
-        int precision = 1;
+        int decimals = 0;
         do
-            snprintf(text, sizeof(text), "%.*g", precision++, v);
-        while (precision <= 17 && strtod(text, NULL) != v);
+            snprintf(text, sizeof(text), "%.*f", decimals++, v);
+        while (decimals <= MAX_DECIMALS && strtod(text, NULL) != v);
         buf_addz(b, text);
     } else {
         buf_addi(b, (int64_t)v);
@@ -71,7 +73,9 @@ static bool parse_size(struct str s, double *ret)
 static bool parse_double(struct str s, double *ret)
 {
     char text[32];
-    bool plain = s.len > 0 && s.len < sizeof(text);
+    const char *point = s.len > 0 ? memchr(s.p, '.', s.len) : NULL;
+    size_t decimals = point ? (size_t)(s.p + s.len - point) - 1 : 0;
+    bool plain = s.len > 0 && s.len < sizeof(text) && decimals <= MAX_DECIMALS;
     for (size_t i = 0; plain && i < s.len; i++)
         plain = (s.p[i] >= '0' && s.p[i] <= '9') || s.p[i] == '.';
     if (!plain)
@@ -151,10 +155,22 @@ static int set_number(const struct config_key *k, struct str text, void *field, 
     return rc;
 }
 
+/* U+FFFE or U+FFFF, which no YAML file can hold: the value could not be printed. */
+static bool has_noncharacter(struct str s)
+{
+    for (size_t i = 0; i < s.len;) {
+        uint32_t c;
+        i += utf8_step((struct str){s.p + i, s.len - i}, &c);
+        if (c == 0xFFFE || c == 0xFFFF)
+            return true;
+    }
+    return false;
+}
+
 static int set_string(const struct config_key *k, struct str text, char **field, struct err *err)
 {
     if (text.len > 0) {
-        if (!utf8_valid(text) || utf8_has_control(text))
+        if (!utf8_valid(text) || utf8_has_control(text) || has_noncharacter(text))
             return err_set(err, ERR_INVALID, "expected UTF-8 without control characters");
         int rc = k->check ? k->check(text, err) : 0;
         if (rc != 0)

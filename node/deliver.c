@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One attempt: from the claimed row to the request, and from its answer to the verdict.
  *
+ * A service with live instances is called at one of them. When none of the request has left, since
+ * the instance could not be connected to, the next one is tried within the same attempt, in what is
+ * left of its time.
+ *
  * The flight stays in the node's table until the attempt's end is stored, so that every log line
  * about it can name the task. */
 #include "node/node_internal.h"
@@ -14,12 +18,17 @@
 #include "node/dispatch/sign.h"
 
 #define DELIVERY_HEADERS 9
+#define DELIVERY_TRIES_MAX 8 /* instances that one attempt tries to connect to */
 
 struct delivery {
     struct dispatch_request request; /* first: on_done gets it */
     struct flight *flight;
+    mono_ms ends_at;                    /* the attempt's time-out */
+    uint64_t tried[DELIVERY_TRIES_MAX]; /* ids of instances, the present one last */
+    size_t n_tried;                     /* 0 = at the service's own address */
     struct buf body;
-    struct buf text; /* URL and headers, NUL-terminated, one behind the other */
+    struct buf url;  /* NUL-terminated */
+    struct buf text; /* headers, NUL-terminated, one behind the other */
     const char *headers[DELIVERY_HEADERS];
     size_t offsets[DELIVERY_HEADERS];
 };
@@ -29,6 +38,7 @@ void delivery_free(struct delivery *d)
     if (!d)
         return;
     buf_fini(&d->body);
+    buf_fini(&d->url);
     buf_fini(&d->text);
     free(d);
 }
@@ -51,24 +61,50 @@ static void put_template(struct buf *b, const struct config *cfg, struct str ser
     }
 }
 
+/* Ends a URL of which the base stands. */
+static void put_handler(struct delivery *d)
+{
+    if (d->url.len && d->url.data[d->url.len - 1] != '/')
+        buf_addc(&d->url, '/');
+    buf_adds(&d->url, d->flight->task->handler);
+    buf_addc(&d->url, '\0');
+}
+
+/* Makes the URL of the next instance in turn that was not tried. False when there is none. */
+static bool put_instance_url(struct delivery *d)
+{
+    struct node *n = d->flight->node;
+    uint64_t id;
+
+    if (d->n_tried == DELIVERY_TRIES_MAX)
+        return false;
+    buf_clear(&d->url);
+    id = instances_pick(&n->instances, d->flight->task->service_name, store_clock_now(&n->clock),
+                        d->tried, d->n_tried, &d->url);
+    if (!id)
+        return false;
+    d->tried[d->n_tried++] = id;
+    put_handler(d);
+    return true;
+}
+
 static int put_url(struct delivery *d, const struct service *service, struct err *err)
 {
     const struct node *n = d->flight->node;
     const struct task *t = d->flight->task;
 
+    if (put_instance_url(d))
+        return 0;
     if (service->base_url.p)
-        buf_adds(&d->text, service->base_url);
+        buf_adds(&d->url, service->base_url);
     else if (n->cfg->url_template)
-        put_template(&d->text, n->cfg, t->service_name);
+        put_template(&d->url, n->cfg, t->service_name);
     else
         return err_set(err, ERR_NOT_FOUND,
                        "no address for service " STR_FMT ": PUT /api/services/" STR_FMT
-                       " with its baseUrl",
+                       " with its baseUrl, or let an instance register itself",
                        STR_ARG(t->service_name), STR_ARG(t->service_name));
-    if (d->text.len && d->text.data[d->text.len - 1] != '/')
-        buf_addc(&d->text, '/');
-    buf_adds(&d->text, t->handler);
-    buf_addc(&d->text, '\0');
+    put_handler(d);
     return 0;
 }
 
@@ -136,11 +172,63 @@ static void deliver_answered(struct flight *f, const struct answer *a, int64_t e
     runner_later(n);
 }
 
+static int delivery_send(struct delivery *d, struct err *err)
+{
+    if (!buf_ok(&d->url))
+        return err_set(err, ERR_NOMEM, "no memory for the request");
+    d->request.url = d->url.data;
+    d->request.timeout_ms = d->ends_at - clock_mono();
+    return dispatch_start(d->flight->node->dispatch, &d->request, err);
+}
+
+/* Takes note of whether the instance could be connected to. */
+static void note_instance(struct delivery *d)
+{
+    struct node *n = d->flight->node;
+    const struct task *t = d->flight->task;
+    wall_ms now = store_clock_now(&n->clock);
+    bool failed = d->request.is_unsent;
+
+    if (!d->request.answer.sent) /* the fence says nothing about it */
+        return;
+    if (instances_set_aside(&n->instances, t->service_name, d->tried[d->n_tried - 1], now,
+                            failed ? now + n->cfg->instance_set_aside_ms : WALL_NONE) &&
+        failed)
+        LOG(n->log, LOG_WARN, "instance.set_aside", "it could not be connected to",
+            F_STR("service", t->service_name), F_Z("url", d->request.url),
+            F_INT("forMs", n->cfg->instance_set_aside_ms),
+            F_STR("error", d->request.answer.failure));
+}
+
+/* After a request that did not leave: sends it to the next instance, or says in `err` how the
+ * attempt has failed, and returns false. */
+static bool try_next(struct delivery *d, struct err *err)
+{
+    mono_ms now = clock_mono();
+
+    if (now < d->request.send_by && now < d->ends_at && put_instance_url(d))
+        return !delivery_send(d, err);
+    err_set(err, ERR_UNAVAILABLE,
+            "no instance could be connected to, %zu tried; the last: " STR_FMT, d->n_tried,
+            STR_ARG(d->request.answer.failure));
+    return false;
+}
+
 static void on_done(struct dispatch_request *r)
 {
     struct delivery *d = (struct delivery *)r;
     struct flight *f = d->flight;
+    struct err err;
 
+    if (d->n_tried)
+        note_instance(d);
+    /* A try that came too late is given back, but not after another one failed: the attempts of a
+     * task of which no instance is ever connected to in time would not be counted. */
+    if (d->n_tried && (r->is_unsent || (!r->answer.sent && d->n_tried > 1))) {
+        if (try_next(d, &err))
+            return;
+        r->answer = (struct answer){.failure = str_from(err.text), .sent = true};
+    }
     deliver_answered(f, &r->answer, r->elapsed_us);
     f->delivery = NULL;
     delivery_free(d);
@@ -152,6 +240,7 @@ static int delivery_build(struct delivery *d, const struct service *service, int
     wall_ms now = store_clock_now(&d->flight->node->clock);
     int rc = put_url(d, service, err);
 
+    d->ends_at = clock_mono() + timeout_ms;
     if (rc)
         return rc;
     task_put_envelope(&d->body, d->flight->task, now, now + timeout_ms);
@@ -162,13 +251,11 @@ static int delivery_build(struct delivery *d, const struct service *service, int
         return err_set(err, ERR_NOMEM, "no memory for the request");
     for (size_t i = 0; i < d->request.n_headers; i++)
         d->headers[i] = d->text.data + d->offsets[i];
-    d->request.url = d->text.data;
     d->request.headers = d->headers;
     d->request.body = buf_str(&d->body);
-    d->request.timeout_ms = timeout_ms;
     d->request.send_by = send_by;
     d->request.on_done = on_done;
-    return dispatch_start(d->flight->node->dispatch, &d->request, err);
+    return delivery_send(d, err);
 }
 
 void deliver_start(struct node *n, struct task *t, const struct service *service,

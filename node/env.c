@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/json.h"
+#include "node/cluster_view.h"
 #include "node/dispatch/sign.h"
 #include "node/ops/metrics.h"
 
@@ -34,6 +35,20 @@ static void env_policy_of(void *ctx, struct str service_name, char dst[TASK_POLI
     service_table_policy(&n->services, service_name, dst);
 }
 
+static void env_instance_removed(void *ctx, struct str service_name, struct str name)
+{
+    struct node *n = ctx;
+
+    instances_remove(&n->instances, service_name, name);
+}
+
+static wall_ms env_aside_until(void *ctx, struct str service_name, struct str name)
+{
+    struct node *n = ctx;
+
+    return instances_aside_until(&n->instances, service_name, name, store_clock_now(&n->clock));
+}
+
 static bool env_services_known(void *ctx)
 {
     struct node *n = ctx;
@@ -44,7 +59,8 @@ static bool env_services_known(void *ctx)
 struct question {
     struct mail mail; /* first */
     struct node *node;
-    struct explain_query *query; /* NULL: read the services again */
+    enum { ASK_EXPLAIN, ASK_SERVICES, ASK_DRAIN, ASK_RESUME } what;
+    struct explain_query *query; /* of EXPLAIN */
 };
 
 static void on_question(struct mail *m)
@@ -53,18 +69,25 @@ static void on_question(struct mail *m)
     struct node *n = q->node;
     struct explain_query *e = q->query;
 
-    if (e) {
-        sched_explain(n->sched, store_clock_now(&n->clock), e->service_name, e->id,
+    switch (q->what) {
+    case ASK_EXPLAIN:
+        sched_explain(n->sched, store_clock_now(&n->clock), e->service_name, e->shard, e->id,
                       e->next_attempt_time, &e->answer);
         mailbox_post(e->reply, &e->mail);
-    } else {
+        break;
+    case ASK_SERVICES:
         house_read_services(n->house);
+        break;
+    case ASK_DRAIN:
+    case ASK_RESUME:
+        members_drain(n->members, q->what == ASK_DRAIN);
+        break;
     }
     free(q);
 }
 
 /* Returns false when the loop will not answer: out of memory, or the node is stopping. */
-static bool ask(struct node *n, struct explain_query *e)
+static bool ask(struct node *n, int what, struct explain_query *e)
 {
     struct question *q = calloc(1, sizeof(*q));
     bool asked = false;
@@ -73,6 +96,7 @@ static bool ask(struct node *n, struct explain_query *e)
         return false;
     q->mail.on_delivery = on_question;
     q->node = n;
+    q->what = what;
     q->query = e;
     pthread_mutex_lock(&n->status.lock);
     if (!n->status.stopping) {
@@ -87,7 +111,7 @@ static bool ask(struct node *n, struct explain_query *e)
 
 static void env_explain(void *ctx, struct explain_query *query)
 {
-    if (ask(ctx, query))
+    if (ask(ctx, ASK_EXPLAIN, query))
         return;
     query->answer = (struct sched_explanation){.gate = GATE_STOPPING};
     mailbox_post(query->reply, &query->mail);
@@ -95,7 +119,47 @@ static void env_explain(void *ctx, struct explain_query *query)
 
 static void env_services_changed(void *ctx)
 {
-    (void)ask(ctx, NULL); /* without memory the next regular reading finds the change */
+    (void)ask(ctx, ASK_SERVICES,
+              NULL); /* without memory the next regular reading finds the change */
+}
+
+static void env_instance_put(void *ctx, const struct instance *in)
+{
+    struct node *n = ctx;
+
+    if (instances_put(&n->instances, in))
+        env_services_changed(ctx);
+}
+
+static bool env_drain(void *ctx, bool drain)
+{
+    return ask(ctx, drain ? ASK_DRAIN : ASK_RESUME, NULL);
+}
+
+static bool env_is_member(void *ctx, struct str stamp, struct str signature, struct str body)
+{
+    struct node *n = ctx;
+
+    return forward_verify(n->cfg, stamp, signature, body, store_clock_now(&n->clock));
+}
+
+static bool env_hints(void *ctx, const struct hint *hints, size_t n_hints)
+{
+    return node_take_hints(ctx, hints, n_hints);
+}
+
+static int env_cluster(void *ctx, struct str service_name, struct buf *dst)
+{
+    struct node *n = ctx;
+    struct members_snapshot view = {.source = VIEW_NONE};
+    struct members *members = n->members;
+    bool known;
+
+    if (members && members_snapshot(members, &view))
+        return ERR_NOMEM;
+    known = cluster_view_put(dst, n->cfg, &view, &n->services, clock_mono(), service_name);
+    free(view.members);
+    return known ? 0 : ERR_NOT_FOUND;
 }
 
 static bool env_ready(void *ctx, struct buf *why)
@@ -123,6 +187,7 @@ static void env_metrics(void *ctx, struct buf *dst)
     struct node *n = ctx;
     struct metrics_gauges g = {.node = n->cfg->node_name};
     struct store_stats stats;
+    struct instances_stats in;
 
     store_stats(n->store, &stats);
     g.store_queued = stats.queued;
@@ -134,6 +199,9 @@ static void env_metrics(void *ctx, struct buf *dst)
     g.sched = n->status.sched;
     g.store_up = n->status.store_up;
     pthread_mutex_unlock(&n->status.lock);
+    instances_stats(&n->instances, store_clock_now(&n->clock), &in);
+    g.n_instances = in.n_live;
+    g.n_instances_aside = in.n_aside;
     metrics_put(dst, &n->counters, &g);
 }
 
@@ -166,10 +234,17 @@ void node_api_env(struct node *n, struct api_env *ret)
         .shards_of = env_shards_of,
         .policy_of = env_policy_of,
         .services_known = env_services_known,
+        .instance_put = env_instance_put,
+        .instance_removed = env_instance_removed,
+        .aside_until = env_aside_until,
         .explain = env_explain,
         .services_changed = env_services_changed,
         .ready = env_ready,
         .metrics = env_metrics,
+        .cluster = env_cluster,
+        .drain = env_drain,
+        .is_member = env_is_member,
+        .hints = env_hints,
         .check_base_url = env_check_base_url,
         .check_secret = env_check_secret,
     };

@@ -1,26 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What store threads tell the loop: near tasks that were just committed, and the database's state.
- * Hints are best effort and bounded; what is dropped is found by the next scan. */
+/* What store threads and other members tell the loop: near tasks that were just committed, and the
+ * database's state. Hints are best effort and bounded; what is dropped is found by the next scan.
+ */
 #include "node/node_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct hint {
-    struct str service_name; /* behind the hints, in the same block */
-    int64_t id;
-    wall_ms next_attempt_time;
-    int32_t shard;
-    int32_t lane;
-    int32_t attempt;
-};
-
 struct hint_mail {
     struct mail mail;
     struct node *node;
+    bool forwarded; /* by another member: goes no further */
     size_t n;
-    struct hint hints[];
+    struct hint hints[]; /* and their services' names behind them */
 };
 
 static void on_hints(struct mail *m)
@@ -31,11 +24,19 @@ static void on_hints(struct mail *m)
     bool unknown = false;
 
     for (size_t i = 0; i < h->n; i++) {
-        const struct hint *hint = &h->hints[i];
-
-        unknown |= !sched_hint(n->sched, now, hint->service_name, hint->shard, hint->lane, hint->id,
-                               hint->attempt, hint->next_attempt_time);
+        switch (sched_hint(n->sched, now, &h->hints[i])) {
+        case HINT_TAKEN:
+            break;
+        case HINT_UNKNOWN:
+            unknown = true;
+            break;
+        case HINT_FOREIGN:
+            if (!h->forwarded)
+                forward_add(n->forward, &h->hints[i]);
+            break;
+        }
     }
+    forward_flush(n->forward);
     atomic_fetch_sub(&n->n_hints, (unsigned)h->n);
     free(h);
     if (unknown)
@@ -116,6 +117,7 @@ static struct hint_mail *hints_build(struct node *n, struct walk w)
     char *p = (char *)&h->hints[n_hints];
     h->mail.on_delivery = on_hints;
     h->node = n;
+    h->forwarded = false;
     h->n = 0;
     while ((t = walk_next(&w))) {
         memcpy(p, t->service_name.p, t->service_name.len);
@@ -132,6 +134,40 @@ static struct hint_mail *hints_build(struct node *n, struct walk w)
     return h;
 }
 
+static bool hints_post(struct node *n, struct hint_mail *h)
+{
+    if (!h)
+        return false;
+    atomic_fetch_add(&n->n_hints, (unsigned)h->n);
+    mailbox_post(n->mailbox, &h->mail);
+    return true;
+}
+
+bool node_take_hints(struct node *n, const struct hint *hints, size_t n_hints)
+{
+    size_t text = 0;
+
+    if (atomic_load(&n->n_hints) > NODE_HINTS_MAX)
+        return false;
+    for (size_t i = 0; i < n_hints; i++)
+        text += hints[i].service_name.len;
+    struct hint_mail *h = malloc(sizeof(*h) + n_hints * sizeof(struct hint) + text);
+    if (!h)
+        return false;
+    char *p = (char *)&h->hints[n_hints];
+    h->mail.on_delivery = on_hints;
+    h->node = n;
+    h->forwarded = true;
+    h->n = n_hints;
+    for (size_t i = 0; i < n_hints; i++) {
+        h->hints[i] = hints[i];
+        memcpy(p, hints[i].service_name.p, hints[i].service_name.len);
+        h->hints[i].service_name.p = p;
+        p += hints[i].service_name.len;
+    }
+    return hints_post(n, h);
+}
+
 void node_on_committed(void *ctx, struct store_op *const *ops, size_t n_ops)
 {
     struct node *n = ctx;
@@ -139,15 +175,9 @@ void node_on_committed(void *ctx, struct store_op *const *ops, size_t n_ops)
                      .ops = ops,
                      .n_ops = n_ops,
                      .until = store_clock_now(&n->clock) + n->cfg->lookahead_ms};
-    struct hint_mail *h;
 
-    if (atomic_load(&n->n_hints) > NODE_HINTS_MAX)
-        return;
-    h = hints_build(n, w);
-    if (!h)
-        return;
-    atomic_fetch_add(&n->n_hints, (unsigned)h->n);
-    mailbox_post(n->mailbox, &h->mail);
+    if (atomic_load(&n->n_hints) <= NODE_HINTS_MAX)
+        (void)hints_post(n, hints_build(n, w));
 }
 
 /* ---- The database's state ----------------------------------------------------------------- */
@@ -208,5 +238,5 @@ void node_on_warning(void *ctx, const char *text)
 {
     struct node *n = ctx;
 
-    LOG(n->log, LOG_WARN, "store.durability", text, F_Z("node", n->cfg->node_name));
+    LOG(n->log, LOG_WARN, "store.warning", text, F_Z("node", n->cfg->node_name));
 }

@@ -10,15 +10,29 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "node/core/nodecall.h"
+#include "node/core/ownership.h"
+
 #define HOUSE_TICK_MS 250
 #define HOUSE_CLOCK_MS 5000
 #define HOUSE_SERVICES_MS 5000
+#define HOUSE_EXPIRED_MS 60000  /* between looks for instances whose rows have expired */
+#define HOUSE_EXPIRED_ROWS 100  /* deleted in one step */
 #define HOUSE_MAX_RTT_MS 250    /* a slower answer says too little about the clock */
 #define HOUSE_PURGE_ROWS 2000   /* looked at in one step of retention */
 #define HOUSE_RESCUE_LINES 16   /* look-ups for log lines that are out at a time */
 #define HOUSE_PURGE_STEP_MS 500 /* between steps that found nothing to delete */
 
-enum job { JOB_START, JOB_CLOCK, JOB_SERVICES, JOB_BEAT, JOB_PURGE, JOB_N };
+enum job {
+    JOB_START,
+    JOB_CLOCK,
+    JOB_SERVICES,
+    JOB_INSTANCES,
+    JOB_BEAT,
+    JOB_PURGE,
+    JOB_EXPIRED,
+    JOB_N
+};
 
 struct house {
     struct node *node;
@@ -26,13 +40,19 @@ struct house {
     mono_ms due[JOB_N];
     bool out[JOB_N];
     bool again_services;
+    bool again_instances;
+    bool again_beat;
     bool chain; /* the scheduler waits for clock and services */
     bool clock_known;
     bool services_known;
+    bool instances_known;
     struct call_node_start start;
     struct call_clock clock;
     struct call_service_list services;
+    struct call_instance_list instances;
+    struct call_instance_purge expired;
     struct call_node_beat beat;
+    mono_ms beat_asked_at;
     struct call_purge purge;
     int64_t purge_after;
     uint64_t n_deleted; /* by the present walk over history */
@@ -73,7 +93,7 @@ static void chain_check(struct house *h)
 {
     struct node *n = h->node;
 
-    if (!h->chain || !n->epoch || !h->clock_known || !h->services_known)
+    if (!h->chain || !n->epoch || !h->clock_known || !h->services_known || !h->instances_known)
         return;
     h->chain = false;
     pthread_mutex_lock(&n->status.lock);
@@ -84,6 +104,7 @@ static void chain_check(struct house *h)
         LOG(n->log, LOG_INFO, "node.active", "tasks are being scheduled",
             F_Z("node", n->cfg->node_name), F_INT("epoch", n->epoch));
     sched_store_state(n->sched, store_clock_now(&n->clock), true);
+    members_ready(n->members);
     runner_later(n);
 }
 
@@ -98,7 +119,7 @@ static void on_started(struct mail *m)
     if (asprintf(&n->claimed_by, "%s/%" PRId64, n->cfg->node_name, h->start.epoch) < 0)
         abort();
     n->epoch = h->start.epoch;
-    h->due[JOB_CLOCK] = h->due[JOB_SERVICES] = 0;
+    h->due[JOB_CLOCK] = h->due[JOB_SERVICES] = h->due[JOB_INSTANCES] = h->due[JOB_BEAT] = 0;
 }
 
 static void on_clock(struct mail *m)
@@ -137,12 +158,50 @@ static void on_services(struct mail *m)
     runner_later(n);
 }
 
+/* Often enough that the heartbeats of each are seen before it seems to have expired. */
+static int64_t instances_interval(struct house *h)
+{
+    int64_t ms = instances_least_ttl(&h->node->instances) / 3;
+
+    return ms < HOUSE_SERVICES_MS ? ms : HOUSE_SERVICES_MS;
+}
+
+static void on_instances(struct mail *m)
+{
+    struct house *h = HOUSE_OF(m, instances);
+    int rc = h->instances.call.op.rc;
+
+    if (!rc)
+        rc = instances_set(&h->node->instances, h->instances.instances, h->instances.n);
+    free(h->instances.instances);
+    h->instances.instances = NULL;
+    job_done(h, JOB_INSTANCES, rc ? HOUSE_TICK_MS : instances_interval(h));
+    if (rc)
+        return;
+    if (h->again_instances)
+        h->due[JOB_INSTANCES] = 0;
+    h->again_instances = false;
+    h->instances_known = true;
+    chain_check(h);
+}
+
+static void on_expired(struct mail *m)
+{
+    struct house *h = HOUSE_OF(m, expired);
+    bool more = !h->expired.call.op.rc && h->expired.n_seen == HOUSE_EXPIRED_ROWS;
+
+    job_done(h, JOB_EXPIRED, more ? 0 : HOUSE_EXPIRED_MS);
+}
+
 static void on_beat(struct mail *m)
 {
     struct house *h = HOUSE_OF(m, beat);
     struct node *n = h->node;
 
-    job_done(h, JOB_BEAT, n->cfg->ttl_ms / 3);
+    job_done(h, JOB_BEAT, h->again_beat ? 0 : n->cfg->ttl_ms / 3);
+    h->again_beat = false;
+    if (!h->beat.call.op.rc)
+        members_rows(n->members, h->beat_asked_at, h->beat.members, h->beat.n);
     if (h->beat.call.op.rc != ERR_CONFLICT || n->stopping)
         return;
     LOG(n->log, LOG_ERROR, "node.superseded",
@@ -193,8 +252,9 @@ static void job_post(struct house *h, enum job job)
     switch (job) {
     case JOB_START:
         h->start.name = str_from(n->cfg->node_name);
-        h->start.address = str_from(api_address(n->api));
+        h->start.address = str_from(n->advertise);
         h->start.version = STR(JF_VERSION);
+        h->start.hash_version = OWNERSHIP_HASH_VERSION;
         node_call(n, &h->start.call, CALL_NODE_START, on_started);
         break;
     case JOB_CLOCK:
@@ -203,10 +263,20 @@ static void job_post(struct house *h, enum job job)
     case JOB_SERVICES:
         node_call(n, &h->services.call, CALL_SERVICE_LIST, on_services);
         break;
+    case JOB_INSTANCES:
+        instances_reading(&n->instances);
+        node_call(n, &h->instances.call, CALL_INSTANCE_LIST, on_instances);
+        break;
+    case JOB_EXPIRED:
+        h->expired.limit = HOUSE_EXPIRED_ROWS;
+        node_call(n, &h->expired.call, CALL_INSTANCE_PURGE, on_expired);
+        break;
     case JOB_BEAT:
         h->beat.name = str_from(n->cfg->node_name);
         h->beat.epoch = n->epoch;
-        h->beat.state = n->stopping ? STR("draining") : STR("active");
+        h->beat.state = members_state(n->members);
+        h->beat_asked_at = clock_mono();
+        h->beat.ttl_ms = n->cfg->ttl_ms;
         node_call(n, &h->beat.call, CALL_NODE_BEAT, on_beat);
         break;
     case JOB_PURGE:
@@ -229,10 +299,10 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
 
     (void)fd;
     (void)what;
-    if (!n->store || !store_is_up(n->store))
+    if (!n->store || !n->members || !store_is_up(n->store))
         return;
     for (int job = JOB_START; job < JOB_N; job++) {
-        bool wanted = job == JOB_START ? !n->epoch : n->epoch != 0;
+        bool wanted = job == JOB_START ? !n->epoch && members_may_start(n->members) : n->epoch != 0;
 
         if (wanted && !h->out[job] && h->due[job] <= now)
             job_post(h, (enum job)job);
@@ -262,7 +332,9 @@ void house_free(struct house *h)
         return;
     if (h->timer)
         event_free(h->timer);
+    free(h->beat.members);
     free(h->services.services);
+    free(h->instances.instances);
     free(h);
 }
 
@@ -271,6 +343,7 @@ void house_store_up(struct house *h)
     h->chain = true;
     h->clock_known = false;
     h->services_known = false;
+    h->instances_known = false;
     for (int job = 0; job < JOB_PURGE; job++)
         h->due[job] = 0;
     on_tick(-1, 0, h);
@@ -278,11 +351,19 @@ void house_store_up(struct house *h)
 
 void house_read_services(struct house *h)
 {
-    if (h->out[JOB_SERVICES]) {
-        h->again_services = true;
+    h->again_services |= h->out[JOB_SERVICES];
+    h->again_instances |= h->out[JOB_INSTANCES];
+    h->due[JOB_SERVICES] = h->due[JOB_INSTANCES] = 0;
+    on_tick(-1, 0, h);
+}
+
+void house_beat(struct house *h)
+{
+    if (h->out[JOB_BEAT]) {
+        h->again_beat = true;
         return;
     }
-    h->due[JOB_SERVICES] = 0;
+    h->due[JOB_BEAT] = 0;
     on_tick(-1, 0, h);
 }
 
@@ -295,7 +376,8 @@ void house_leave(struct house *h)
     h->out[JOB_BEAT] = true;
     h->beat.name = str_from(n->cfg->node_name);
     h->beat.epoch = n->epoch;
-    h->beat.state = STR("left");
+    h->beat.state = MEMBER_LEFT;
+    h->beat.ttl_ms = n->cfg->ttl_ms;
     node_call(n, &h->beat.call, CALL_NODE_BEAT, on_beat);
 }
 

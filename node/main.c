@@ -43,6 +43,10 @@ static int run(const struct config *cfg)
     /* A few threads that allocate and free across one another: one arena each would only keep
      * memory. */
     (void)mallopt(M_ARENA_MAX, 2);
+    /* Fixed, or they would grow with the largest block ever freed, up to 32 and 64 MiB: after a
+     * burst of large bodies and answers the process would keep as much. */
+    (void)mallopt(M_MMAP_THRESHOLD, 512 * 1024);
+    (void)mallopt(M_TRIM_THRESHOLD, 1024 * 1024);
     if (curl_global_init(CURL_GLOBAL_DEFAULT)) {
         (void)fprintf(stderr, "jobflowd: libcurl could not be initialised\n");
         log_free(log);

@@ -8,8 +8,11 @@
 #include "node/node.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -25,6 +28,17 @@ static void on_mail(evutil_socket_t fd, short what, void *arg)
     (void)mailbox_deliver(n->mailbox);
 }
 
+static void on_left(struct node *n)
+{
+    (void)event_base_loopbreak(n->base);
+}
+
+static void leave(struct node *n)
+{
+    n->leaving = true;
+    members_leave(n->members, on_left);
+}
+
 static void on_pass(evutil_socket_t fd, short what, void *arg)
 {
     struct node *n = arg;
@@ -32,8 +46,8 @@ static void on_pass(evutil_socket_t fd, short what, void *arg)
     (void)fd;
     (void)what;
     runner_pass(n);
-    if (n->stopping && sched_is_idle(n->sched) && api_is_drained(n->api))
-        (void)event_base_loopbreak(n->base);
+    if (n->stopping && !n->leaving && sched_is_idle(n->sched) && api_is_drained(n->api))
+        leave(n);
 }
 
 static void on_grace(evutil_socket_t fd, short what, void *arg)
@@ -45,7 +59,8 @@ static void on_grace(evutil_socket_t fd, short what, void *arg)
     LOG(n->log, LOG_WARN, "node.grace_over",
         "attempts still under way are left to the rescue of their ghosts",
         F_INT("inFlight", dispatch_in_flight(n->dispatch)));
-    (void)event_base_loopbreak(n->base);
+    if (!n->leaving)
+        leave(n);
 }
 
 static void set_stopping(struct node *n)
@@ -71,6 +86,7 @@ static void on_signal(evutil_socket_t number, short what, void *arg)
         F_INT("signal", (int64_t)number), F_INT("inFlight", dispatch_in_flight(n->dispatch)),
         F_INT("graceMs", n->cfg->stop_grace_ms));
     set_stopping(n);
+    members_stop(n->members); /* first of all: others take over while this node winds up */
     api_drain(n->api, n->cfg->stop_grace_ms);
     sched_stop(n->sched, store_clock_now(&n->clock), &n->actions);
     if (event_add(n->grace_event, &grace))
@@ -213,6 +229,27 @@ static int api_init(struct node *n, struct err *err)
     return api_start(&ac, &env, &n->api, err);
 }
 
+/* Where others reach this node: as configured, or as it listens, with the host's name in the place
+ * of an address that stands for all. */
+static int advertise_init(struct node *n)
+{
+    const char *own = api_address(n->api);
+    const char *port = strrchr(own, ':');
+    char host[HOST_NAME_MAX + 1] = "localhost";
+    bool is_any = !strncmp(own, "0.0.0.0:", 8) || !strncmp(own, "[::]:", 5);
+
+    if (n->cfg->advertise) {
+        n->advertise = strdup(n->cfg->advertise);
+    } else if (!is_any) {
+        n->advertise = strdup(own);
+    } else {
+        (void)gethostname(host, sizeof(host) - 1);
+        if (asprintf(&n->advertise, "%s%s", host, port) < 0)
+            n->advertise = NULL;
+    }
+    return n->advertise ? 0 : ERR_NOMEM;
+}
+
 static int dispatch_init(struct node *n, struct err *err)
 {
     const struct config *c = n->cfg;
@@ -221,7 +258,10 @@ static int dispatch_init(struct node *n, struct err *err)
         .connect_timeout_ms = c->connect_timeout_ms,
         .low_speed_ms = c->low_speed_ms,
         .max_answer = c->max_answer,
+        .refresh_ms = c->refresh_ms,
         .max_connections = c->max_in_flight,
+        .max_per_host = c->max_per_host,
+        .ca_file = c->ca_file,
         .forbidden = &own,
         .n_forbidden = 1,
     };
@@ -251,7 +291,11 @@ static int node_start(struct node *n, struct err *err)
     if (!rc)
         rc = service_table_init(&n->services);
     if (!rc)
+        rc = instances_init(&n->instances);
+    if (!rc)
         rc = house_new(n, &n->house);
+    if (!rc)
+        rc = forward_new(n, &n->forward);
     if (!rc && n->cfg->alert_url)
         rc = alerts_new(n, &n->alerts);
     if (rc)
@@ -265,6 +309,13 @@ static int node_start(struct node *n, struct err *err)
     rc = dispatch_init(n, err);
     if (rc)
         return rc;
+    if (advertise_init(n))
+        return err_set(err, ERR_NOMEM, "no memory for the node's address");
+    struct members *members;
+    rc = members_new(n, &members, err);
+    if (rc)
+        return rc;
+    n->members = members;
     LOG(n->log, LOG_INFO, "node.started", "the HTTP interface listens",
         F_Z("address", api_address(n->api)), F_Z("node", n->cfg->node_name),
         F_Z("version", JF_VERSION), F_INT("pid", getpid()));
@@ -306,11 +357,15 @@ static void free_event(struct event *e)
 static void node_free(struct node *n)
 {
     runner_free_flights(n);
+    members_free(n->members);
+    free(n->advertise);
     alerts_free(n->alerts);
+    forward_free(n->forward);
     house_free(n->house);
     sched_free(n->sched);
     actions_fini(&n->actions);
     service_table_fini(&n->services);
+    instances_fini(&n->instances);
     free_event(n->mail_event);
     free_event(n->pass_event);
     free_event(n->wake_event);

@@ -13,6 +13,9 @@
 #include "node/config.h"
 #include "node/core/sched.h"
 #include "node/dispatch/dispatch.h"
+#include "node/forward.h"
+#include "node/instances.h"
+#include "node/members.h"
 #include "node/service_table.h"
 #include "node/store/store.h"
 
@@ -45,6 +48,7 @@ struct node {
     struct counters counters;
     struct store_clock clock;
     struct service_table services;
+    struct instances instances;
     struct store *store;
     struct store_port port;
     struct sched *sched;
@@ -53,11 +57,15 @@ struct node {
     _Atomic(struct dispatch *) dispatch; /* set once, after the API has its address */
     struct api *api;
     struct house *house;
+    struct forward *forward;
+    _Atomic(struct members *) members; /* set once, after the API has its address */
+    char *advertise;                   /* where other members reach this node, "host:port" */
     struct alerts *alerts;
     struct node_status status;
     char *claimed_by; /* "<node>/<epoch>" once started */
     int64_t epoch;
     bool stopping;
+    bool leaving; /* out of etcd, the last step */
     int exit_status;
     atomic_uint n_hints;
     atomic_bool services_known; /* the table of services was read since the start */
@@ -84,16 +92,20 @@ void delivery_free(struct delivery *d);
 void deliver_log_end(struct node *n, const struct flight *f, const struct finish_item *item);
 
 /* hints.c: store threads and API threads talk to the loop. */
+/* From any thread: hints of another member, copied. False: there are too many. */
+bool node_take_hints(struct node *n, const struct hint *hints, size_t n_hints);
 void node_on_committed(void *ctx, struct store_op *const *ops, size_t n);
 void node_on_state(void *ctx, bool up, const char *text);
 void node_on_warning(void *ctx, const char *text);
 void node_state_init(struct node *n);
 
-/* house.c: the node's regular calls on the store: epoch, clock, heartbeat, services, retention. */
+/* house.c: the node's regular calls on the store: epoch, clock, heartbeat, services and their
+ * instances, retention. */
 MUST_CHECK int house_new(struct node *n, struct house **ret);
 void house_free(struct house *h);
-void house_store_up(struct house *h); /* (again): everything is due now */
-void house_read_services(struct house *h);
+void house_store_up(struct house *h);      /* (again): everything is due now */
+void house_read_services(struct house *h); /* and their instances, as soon as can be */
+void house_beat(struct house *h);          /* now: the node's state has changed */
 /* Logs the rescue of a task that this node had no flight of: asks for its record first. */
 void house_log_rescue(struct house *h, const struct finish_item *item);
 void house_leave(struct house *h); /* writes the last heartbeat, state "left" */

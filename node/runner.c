@@ -72,15 +72,35 @@ static void send_all(struct node *n, size_t from, mono_ms asked_at)
     }
 }
 
+/* One line per batch: of a trigger that refuses all there may be thousands. */
+static void log_refused(struct node *n, const struct batch *b, size_t n_refused, int64_t id)
+{
+    if (n_refused)
+        LOG(n->log, LOG_ERROR, "store.refused",
+            b->op.kind == STORE_CLAIM ? "the database refuses to write these claims"
+                                      : "the database refuses to write the ends of these attempts",
+            F_INT("rows", (int64_t)n_refused), F_INT("taskId", id), F_Z("error", b->op.err.text));
+}
+
 static void on_claimed(struct mail *m)
 {
     struct batch *b = (struct batch *)m;
     struct node *n = b->node;
     size_t from = n->actions.n;
     wall_ms now = store_clock_now(&n->clock);
+    size_t n_refused = 0;
+    int64_t refused = 0;
 
-    for (size_t i = 0; i < b->claim.n; i++)
-        sched_claimed(n->sched, now, b->op.rc, &b->claim.items[i], &n->actions);
+    for (size_t i = 0; i < b->claim.n; i++) {
+        struct claim_item *item = &b->claim.items[i];
+
+        if (!b->op.rc && item->result == CLAIM_FAILED) {
+            n_refused++;
+            refused = item->id;
+        }
+        sched_claimed(n->sched, now, b->op.rc, item, &n->actions);
+    }
+    log_refused(n, b, n_refused, refused);
     send_all(n, from, b->asked_at);
     free(b->claim.items);
     free(b);
@@ -103,16 +123,23 @@ static void on_finished(struct mail *m)
     struct batch *b = (struct batch *)m;
     struct node *n = b->node;
     wall_ms now = store_clock_now(&n->clock);
+    size_t n_refused = 0;
+    int64_t refused = 0;
 
     for (size_t i = 0; i < b->finish.n; i++) {
         struct finish_item *item = &b->finish.items[i];
 
-        if (!b->op.rc)
+        if (!b->op.rc && item->result == FINISH_FAILED) {
+            n_refused++;
+            refused = item->id;
+        } else if (!b->op.rc) {
             deliver_log_end(n, map64_find(&n->flights, (uint64_t)item->id), item);
+        }
         sched_finished(n->sched, now, b->op.rc, item, &n->actions);
         if (!b->op.rc)
             flight_end(n, item->id);
     }
+    log_refused(n, b, n_refused, refused);
     free(b->finish.items);
     free(b);
     runner_later(n);

@@ -110,6 +110,22 @@ exec_as_postgres() {
     fi
 }
 
+# etcd_start DIR: a server of its own in DIR, on free ports. Sets ETCD_PID and ETCD_URL.
+# shellcheck disable=SC2034
+etcd_start() {
+    local dir=$1 port peer
+    command -v etcd >/dev/null || die "etcd is not installed: ./scripts/setup --cluster"
+    port=$(free_port)
+    peer=$(free_port)
+    mkdir -p "$dir"
+    ETCD_URL=http://127.0.0.1:$port
+    etcd --data-dir "$dir/data" --log-level error --listen-client-urls "$ETCD_URL" \
+        --advertise-client-urls "$ETCD_URL" --listen-peer-urls "http://127.0.0.1:$peer" \
+        >"$dir/etcd.log" 2>&1 &
+    ETCD_PID=$!
+    wait_for 30 "etcd" curl -sf "$ETCD_URL/health"
+}
+
 # As a user of its own when we are root, in place of the (sub)shell.
 exec_as_mysql() {
     if [ "$(id -u)" -eq 0 ]; then

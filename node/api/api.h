@@ -6,6 +6,7 @@
 #define JF_API_H
 
 #include "node/core/counters.h"
+#include "node/core/instance.h"
 #include "node/core/retry.h"
 #include "node/core/sched.h"
 #include "node/core/storecall.h"
@@ -18,6 +19,7 @@ struct explain_query {
     struct mail mail;
     struct mailbox *reply;   /* borrowed */
     struct str service_name; /* borrowed until it is back */
+    int32_t shard;
     int64_t id;
     wall_ms next_attempt_time;
     struct sched_explanation answer;
@@ -42,9 +44,23 @@ struct api_env {
     bool (*services_known)(void *ctx);
     void (*explain)(void *ctx, struct explain_query *q);
     void (*services_changed)(void *ctx); /* after a PUT, pause, …: read job_service again now */
+    /* What was stored about an instance: deliveries of this node go by it at once. */
+    void (*instance_put)(void *ctx, const struct instance *in);
+    void (*instance_removed)(void *ctx, struct str service_name, struct str name);
+    /* Until when this node passes it over; WALL_NONE when it does not. */
+    wall_ms (*aside_until)(void *ctx, struct str service_name, struct str name);
     /* Writes why not into the buffer, as text for people, and returns false when not ready. */
     bool (*ready)(void *ctx, struct buf *why);
     void (*metrics)(void *ctx, struct buf *dst);
+    /* Appends the document of GET /api/cluster, of all services or the one named. Errors:
+     * ERR_NOT_FOUND (that service is unknown), ERR_NOMEM. */
+    int (*cluster)(void *ctx, struct str service_name, struct buf *dst);
+    /* Whether a member of the cluster has signed this body. */
+    bool (*is_member)(void *ctx, struct str stamp, struct str signature, struct str body);
+    /* Hints of another member; borrowed for the call. False: there are too many. */
+    bool (*hints)(void *ctx, const struct hint *hints, size_t n);
+    /* This node gives up what it owns, or takes part again, soon after. False: it is stopping. */
+    bool (*drain)(void *ctx, bool drain);
     /* The rules for a service's settings. Errors: ERR_INVALID, with what is allowed; ERR_NOMEM;
      * ERR_UNAVAILABLE when it cannot be told yet. */
     int (*check_base_url)(void *ctx, struct str url, struct err *err);

@@ -21,6 +21,8 @@
 #define API_MAX_PARAMS 2
 #define API_LOOK_LIMIT 5000 /* rows looked at for one page of a list */
 
+struct fields;
+
 struct api_loop {
     struct json_doc doc; /* of the body being read */
     struct buf out;      /* body of the answer being built */
@@ -64,6 +66,8 @@ extern const struct route list_routes[1];
 extern const struct route explain_routes[1];
 extern const struct route attempt_routes[2];
 extern const struct route service_routes[6];
+extern const struct route instance_routes[3];
+extern const struct route cluster_routes[4];
 extern const struct route meta_routes[4];
 
 /* ---- call.c: answers. Each of them ends the call. ------------------------------------------ */
@@ -116,6 +120,14 @@ void call_send_task(struct api_call *c, const struct task *t);
 void api_log_task(struct api *api, enum log_level level, const char *event, const struct task *t);
 
 wall_ms api_now(const struct api *api);
+
+/* services.c: what calls about a service share. Appends ,"key":"time". */
+void api_put_time(struct buf *b, const char *key, wall_ms t);
+/* Whether the path's {name} may be a service's; if not, answers 400. */
+bool call_check_service(struct api_call *c);
+/* Reads a text that a check of the node's decides on. */
+bool api_read_checked(struct api *api, struct fields *f, const struct json_token *value,
+                      int (*check)(void *ctx, struct str s, struct err *err), struct str *ret);
 
 /* Writes the policy that a service's tasks have by default; "" = none of its own. */
 void api_service_policy(const struct api *api, struct str service_name,

@@ -138,6 +138,8 @@ static void on_finished(struct mail *m)
 {
     struct result_state *s = OWNER_OF(m, struct result_state, op.op.mail);
     struct api_call *c = &s->call;
+    if (!s->op.op.rc && s->item.result == FINISH_FAILED)
+        s->op.op.rc = ERR_CORRUPT;
     if (s->op.op.rc) {
         call_store_failed(c, &s->op.op, EFFECT_REPEAT);
         return;

@@ -6,6 +6,7 @@
 #include "node/api/fields.h"
 
 #define KEEP_OUT ((size_t)256 * 1024) /* an answer's buffer above this is not kept */
+#define KEEP_TOKENS 32768             /* nor the tokens of a larger body: 1 MiB of them */
 
 struct buf *call_out(struct api_call *c)
 {
@@ -29,6 +30,8 @@ static void send_answer(struct api_call *c, const struct http_answer *a)
     call_end(c);
     if (loop->out.cap > KEEP_OUT)
         buf_fini(&loop->out);
+    if (loop->doc.cap > KEEP_TOKENS)
+        json_doc_fini(&loop->doc);
 }
 
 void call_send(struct api_call *c, int status, const char *content_type)

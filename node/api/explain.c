@@ -30,8 +30,10 @@ static const char *gate_reason(enum gate g)
         [GATE_STORE] = "The database cannot be reached. It runs when the database is back.",
         [GATE_STOPPING] = "This node is stopping. It runs when the node, or another, takes over.",
         [GATE_UNREAD] = "It is due and was not read into memory yet: many tasks are ahead of it.",
+        [GATE_FOREIGN] = "It is due. Another node owns it and knows more: ask the owner; without "
+                         "one it waits until a node has taken over.",
     };
-    assert(g >= GATE_NONE && g <= GATE_UNREAD);
+    assert(g >= GATE_NONE && g <= GATE_FOREIGN);
     return reasons[g];
 }
 
@@ -68,7 +70,8 @@ static void put_instant(struct buf *b, wall_ms t)
 }
 
 /* Appends all but the scheduler's numbers, without the closing brace. */
-static struct buf *put_common(struct explain_state *s, const char *gate, const char *reason)
+static struct buf *put_common(struct explain_state *s, const char *owner, const char *gate,
+                              const char *reason)
 {
     const struct task *t = s->op.task;
     bool in_flight = (task_status_bit(t->status) & TASK_IN_FLIGHT) != 0;
@@ -77,7 +80,7 @@ static struct buf *put_common(struct explain_state *s, const char *gate, const c
     json_put_string(b, t->biz_uuid);
     buf_addf(b, ",\"traceId\":\"%s\",\"status\":\"%s\",\"owner\":", t->trace_id,
              task_status_name(t->status));
-    json_put_stringz(b, s->call.api->env.node_name);
+    json_put_stringz(b, owner);
     buf_addf(b, ",\"gate\":\"%s\",\"reason\":\"%s\",\"nextInstant\":", gate, reason);
     put_instant(b, in_flight ? t->deadline_at : t->next_attempt_time);
     return b;
@@ -86,7 +89,8 @@ static struct buf *put_common(struct explain_state *s, const char *gate, const c
 static void answer_waiting(struct explain_state *s)
 {
     const struct sched_explanation *e = &s->query.answer;
-    struct buf *b = put_common(s, gate_name(e->gate), gate_reason(e->gate));
+    struct buf *b =
+        put_common(s, *e->owner ? e->owner : NULL, gate_name(e->gate), gate_reason(e->gate));
     if (e->gate == GATE_QUEUE)
         buf_addf(b, ",\"place\":%u", (unsigned)e->place);
     else
@@ -105,7 +109,7 @@ static void answer_not_waiting(struct explain_state *s)
 {
     const char *reason;
     const char *gate = status_gate(s->op.task->status, &reason);
-    struct buf *b = put_common(s, gate, reason);
+    struct buf *b = put_common(s, NULL, gate, reason);
     buf_addz(b, ",\"place\":null,\"serviceReady\":null,\"serviceInFlight\":null,"
                 "\"concurrency\":null}");
     call_send_json(&s->call, 200);
@@ -127,6 +131,7 @@ static void on_got(struct mail *m)
         s->query.reply = c->req->mailbox;
         s->query.service_name = t->service_name;
         s->query.id = t->id;
+        s->query.shard = t->shard;
         s->query.next_attempt_time = t->next_attempt_time;
         c->api->env.explain(c->api->env.ctx, &s->query);
     }

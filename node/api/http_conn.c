@@ -71,12 +71,17 @@ void conn_set(struct conn *c, enum conn_state state)
 bool conn_charge(struct conn *c, size_t n)
 {
     struct http_server *s = c->loop->server;
-    size_t before = atomic_fetch_add_explicit(&s->memory, n, memory_order_relaxed);
-    if (before + n > s->cfg.max_memory) {
-        atomic_fetch_sub_explicit(&s->memory, n, memory_order_relaxed);
-        return false;
+    size_t held = c->held + n;
+    size_t more = held > HTTP_UNCOUNTED ? held - HTTP_UNCOUNTED - c->charged : 0;
+    if (more > 0) {
+        size_t before = atomic_fetch_add_explicit(&s->memory, more, memory_order_relaxed);
+        if (before + more > s->cfg.max_memory) {
+            atomic_fetch_sub_explicit(&s->memory, more, memory_order_relaxed);
+            return false;
+        }
     }
-    c->charged += n;
+    c->held = held;
+    c->charged += more;
     return true;
 }
 
@@ -84,7 +89,7 @@ static void uncharge(struct conn *c)
 {
     if (c->charged > 0)
         atomic_fetch_sub_explicit(&c->loop->server->memory, c->charged, memory_order_relaxed);
-    c->charged = 0;
+    c->held = c->charged = 0;
 }
 
 /* ---- The end ----------------------------------------------------------------------------- */
@@ -118,6 +123,7 @@ void conn_close(struct conn *c)
 
 void conn_reclaim(struct http_loop *loop)
 {
+    loop->has_reclaimed |= loop->dead != NULL;
     while (loop->dead) {
         struct conn *c = loop->dead;
         loop->dead = c->next;
@@ -322,9 +328,20 @@ static void on_readable(int fd, short what, void *arg)
     }
 }
 
+/* What the other side does not read would stay in the kernel's buffers for minutes, megabytes of
+ * it, if the connection ended in order. */
+static void conn_reset(struct conn *c)
+{
+    const struct linger at_once = {.l_onoff = 1};
+    (void)setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)); /* only later then */
+    conn_close(c);
+}
+
 void conn_on_deadline(struct conn *c)
 {
-    if (wants_input(c) && !is_between_requests(c)) {
+    if (c->state == CONN_WRITING) {
+        conn_reset(c);
+    } else if (wants_input(c) && !is_between_requests(c)) {
         http_fault(c, PROBLEM_REQUEST_TIMEOUT, "the request was not complete in time");
         http_send_fault(c);
     } else {

@@ -29,6 +29,9 @@
 #define HTTP_LINGER_MS 2000
 #define HTTP_REFUSE_SLACK 64 /* connections above the limit that are told why before they close */
 #define HTTP_VALUE_MAX 160   /* of the header values that matter here */
+/* So much of each connection's is not counted: an ordinary request is taken, and answered, while
+ * others hold all the memory that there is. */
+#define HTTP_UNCOUNTED ((size_t)4096)
 
 struct event;
 struct event_base;
@@ -68,6 +71,7 @@ struct http_head {
     unsigned n_encoding;
     enum frame_state frame;
     size_t chunk_left; /* of the chunk being read */
+    char last;         /* byte that was read */
     bool done;
     bool in_value;
     bool is_chunked; /* Transfer-Encoding is just that */
@@ -99,7 +103,8 @@ struct conn {
     bool faulted;
     enum problem_kind fault;
     const char *fault_text; /* static */
-    size_t charged;         /* of the server's max_memory */
+    size_t held;            /* by `body` and `out` */
+    size_t charged;         /* of that, of the server's max_memory */
     size_t ahead_pos;
     size_t out_pos;
     struct buf target; /* the request's */
@@ -136,6 +141,8 @@ struct http_loop {
     struct conn *conns;
     struct conn *dead; /* to be freed after this pass */
     struct conn_queue queues[CONN_N_STATES];
+    bool has_reclaimed; /* a connection, since the last look */
+    mono_ms trim_at;
     uint32_t n_busy; /* requests that the handler has */
     bool is_draining;
     bool is_stopping;
@@ -168,8 +175,9 @@ void conn_set(struct conn *c, enum conn_state state);
 /* After an answer went out, or failed: to the next request or the end. */
 void conn_answered(struct conn *c);
 void conn_reclaim(struct http_loop *loop); /* frees what has died */
-/* Counts n more bytes against the server's memory. False when there is no more. Buffers count by
- * what they take up, which growing by doubling makes up to twice of what they hold. */
+/* Counts n more bytes that the connection holds, against the server's memory as far as they are
+ * above HTTP_UNCOUNTED. False when there is no more. Buffers count by what they take up, which
+ * growing by doubling makes up to twice of what they hold. */
 bool conn_charge(struct conn *c, size_t n);
 
 /* http_parse.c */

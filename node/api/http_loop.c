@@ -6,6 +6,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <event2/event.h>
+#include <malloc.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,8 @@
 
 #define ACCEPTS_PER_PASS 64
 #define SWEEP_MS 100
+#define TRIM_MS 5000 /* between two looks for memory that may go back */
+#define TRIM_BYTES ((size_t)16 * 1024 * 1024)
 
 struct handover {
     struct mail mail;
@@ -115,6 +118,18 @@ static void sweep(struct http_loop *loop, mono_ms now)
     }
 }
 
+/* What clients took lies free between blocks that live on, and the allocator keeps it until it is
+ * asked. One loop asks for all, and only when connections have gone. */
+static void give_memory_back(struct http_loop *loop, mono_ms now)
+{
+    if (loop->index > 0 || !loop->has_reclaimed || now < loop->trim_at)
+        return;
+    loop->has_reclaimed = false;
+    loop->trim_at = now + TRIM_MS;
+    if (mallinfo2().fordblks > TRIM_BYTES)
+        (void)malloc_trim(0); /* says only whether there was any */
+}
+
 static void on_sweep(int fd, short what, void *arg)
 {
     struct http_loop *loop = arg;
@@ -122,6 +137,7 @@ static void on_sweep(int fd, short what, void *arg)
     (void)what;
     mono_ms now = clock_mono();
     sweep(loop, now);
+    give_memory_back(loop, now);
     if (loop->is_draining && now >= loop->drain_deadline)
         close_all(loop);
     if (loop->accept_paused && loop->listen_event) {

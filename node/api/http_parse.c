@@ -2,7 +2,9 @@
 /* From bytes to a request. The grammar is http-parser's; this file adds what it lets through: names
  * that are no tokens, Content-Length beside Transfer-Encoding or given twice, codings other than
  * chunked, a missing Host, versions other than 1.x, Expect, the limits of size, and, since some
- * builds of it are not strict, any bytes where a chunk or the header has to end with CRLF.
+ * builds of it are not strict, any bytes where a chunk or the header has to end with CRLF. Header
+ * lines that end with LF alone, or go on in the next line, it takes by design; whoever stands in
+ * between may read another request out of them, so they are refused here.
  *
  * So it pauses at the end of the header, which gives the place where a body begins. */
 #include <ctype.h>
@@ -217,14 +219,6 @@ static enum http_verb verb_of(const http_parser *parser)
     }
 }
 
-/* 25 bytes to a socket whose earlier answers have all been taken: they fit, or it is broken. */
-static bool send_continue(struct conn *c)
-{
-    static const char text[] = "HTTP/1.1 100 Continue\r\n\r\n";
-    ssize_t n = send(c->fd, text, sizeof(text) - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-    return n == (ssize_t)sizeof(text) - 1;
-}
-
 static int on_headers_complete(http_parser *parser)
 {
     struct conn *c = parser->data;
@@ -236,10 +230,6 @@ static int on_headers_complete(http_parser *parser)
     parser->upgrade = 0;
     c->req.verb = verb_of(parser);
     c->is_head = parser->method == HTTP_HEAD;
-    if (c->head.expects_continue && parser->http_minor > 0 && has_body(c) && !send_continue(c)) {
-        http_fault(c, PROBLEM_BAD_REQUEST, "the connection does not take an answer");
-        return -1;
-    }
     http_parser_pause(parser, 1);
     return 0;
 }
@@ -285,8 +275,8 @@ static bool scan_exactly(struct conn *c, char ch)
 }
 
 /* Follows the chunks ahead of the parser and holds them to the letter. What the parser refuses is
- * left to it. */
-static bool scan_chunks(struct conn *c, struct str in)
+ * left to it. Returns how many bytes stand before a fault. */
+static size_t scan_chunks(struct conn *c, struct str in)
 {
     struct http_head *h = &c->head;
     for (size_t i = 0; i < in.len && h->frame != FRAME_TRAILER;) {
@@ -298,12 +288,12 @@ static bool scan_chunks(struct conn *c, struct str in)
                 h->frame = FRAME_DATA_CR;
             continue;
         }
-        char ch = in.p[i++];
         bool in_size = h->frame == FRAME_SIZE || h->frame == FRAME_EXTENSION;
-        if (in_size ? !scan_size(c, ch) : !scan_exactly(c, ch))
-            return false;
+        if (in_size ? !scan_size(c, in.p[i]) : !scan_exactly(c, in.p[i]))
+            return i;
+        i++;
     }
-    return true;
+    return in.len;
 }
 
 static int on_body(http_parser *parser, const char *at, size_t len)
@@ -367,6 +357,47 @@ static size_t execute(struct conn *c, struct str in)
     return used;
 }
 
+/* Goes before a fault that the parser found: that one lies further on, and which of the two is told
+ * must not depend on the pieces in which the input comes. */
+static bool line_fault(struct conn *c, const char *text)
+{
+    c->faulted = false;
+    return http_fault(c, PROBLEM_BAD_REQUEST, text);
+}
+
+/* What the parser used of the header ends its lines with CRLF, and folds none. */
+static bool check_lines(struct conn *c, struct str in)
+{
+    char last = c->head.last;
+    for (size_t i = 0; i < in.len; i++) {
+        char ch = in.p[i];
+        if (ch == '\n' && last != '\r')
+            return line_fault(c, "a header line has to end with CRLF");
+        if (last == '\n' && (ch == ' ' || ch == '\t'))
+            return line_fault(c, "a header line goes on in the next one");
+        last = ch;
+    }
+    c->head.last = last;
+    if (c->head.done && last != '\r')
+        return line_fault(c, "the header has to end with CRLF");
+    return true;
+}
+
+/* 25 bytes to a socket whose earlier answers have all been taken: they fit, or it is broken. */
+static bool send_continue(struct conn *c)
+{
+    static const char text[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    ssize_t n = send(c->fd, text, sizeof(text) - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    return n == (ssize_t)sizeof(text) - 1;
+}
+
+static void end_head(struct conn *c)
+{
+    http_parser_pause(&c->parser, 0);
+    if (c->head.expects_continue && c->parser.http_minor > 0 && has_body(c) && !send_continue(c))
+        http_fault(c, PROBLEM_BAD_REQUEST, "the connection does not take an answer");
+}
+
 /* Up to, and not with, the line feed that ends the header. */
 static size_t feed_head(struct conn *c, struct str in)
 {
@@ -375,10 +406,24 @@ static size_t feed_head(struct conn *c, struct str in)
         in.len = limit - c->head.n_bytes;
     size_t used = execute(c, in);
     c->head.n_bytes += used;
-    if (!c->faulted && c->head.done)
-        http_parser_pause(&c->parser, 0);
-    else if (!c->faulted && c->head.n_bytes >= limit)
+    if (!check_lines(c, (struct str){in.p, used}) || c->faulted)
+        return used;
+    if (c->head.done)
+        end_head(c);
+    else if (c->head.n_bytes >= limit)
         http_fault(c, PROBLEM_HEADER_TOO_LARGE, "request line and headers are larger than allowed");
+    return used;
+}
+
+/* A fault that was found ahead of the parser counts unless the parser finds one before it: which of
+ * them is told must not depend on the pieces in which the input comes. */
+static size_t feed_to_fault(struct conn *c, struct str before)
+{
+    enum problem_kind kind = c->fault;
+    const char *text = c->fault_text;
+    c->faulted = false;
+    size_t used = before.len > 0 ? execute(c, before) : 0;
+    http_fault(c, kind, text);
     return used;
 }
 
@@ -388,8 +433,11 @@ static size_t feed_body(struct conn *c, struct str in)
     size_t n_head = c->head.frame == FRAME_HEAD_LF ? 1 : 0;
     if (n_head > 0 && !scan_exactly(c, in.p[0]))
         return 0;
-    if (is_chunked && !scan_chunks(c, (struct str){in.p + n_head, in.len - n_head}))
-        return 0;
+    size_t good = in.len;
+    if (is_chunked)
+        good = n_head + scan_chunks(c, (struct str){in.p + n_head, in.len - n_head});
+    if (c->faulted)
+        return feed_to_fault(c, (struct str){in.p, good});
     size_t used = execute(c, in);
     if (is_chunked && c->message_done && in.p[used - 1] != '\n')
         http_fault(c, PROBLEM_BAD_REQUEST, "the trailer has to end with CRLF");

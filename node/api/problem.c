@@ -32,6 +32,7 @@ static const struct problem_row problem_rows[PROBLEM_N_KINDS] = {
     [PROBLEM_FINISHED] = {409, TYPE("finished"), "The task's state does not allow this"},
     [PROBLEM_STALE_ATTEMPT] = {409, TYPE("stale-attempt"), "That attempt is not the live one"},
     [PROBLEM_IN_USE] = {409, TYPE("in-use"), "Live tasks still need it"},
+    [PROBLEM_LIMIT] = {409, TYPE("limit-reached"), "There are as many as there may be"},
     [PROBLEM_TOO_LARGE] = {413, TYPE("too-large"), "Too large"},
     [PROBLEM_MEDIA_TYPE] = {415, TYPE("unsupported-media-type"), "The body has to be JSON"},
     [PROBLEM_EXPECTATION] = {417, TYPE("expectation-failed"), "This Expect is not supported"},

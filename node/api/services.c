@@ -9,7 +9,7 @@
 #define SHARDS_MAX 256
 #define CONCURRENCY_MAX 10000
 
-static void put_time(struct buf *b, const char *key, wall_ms t)
+void api_put_time(struct buf *b, const char *key, wall_ms t)
 {
     char text[TIME_TEXT_LEN + 1];
     time_format(t, text);
@@ -31,8 +31,8 @@ static void put_service(struct buf *b, const struct api *api, const struct servi
              ",\"shards\":%d,\"concurrency\":%d,\"timeout\":\"%s\",\"paused\":%s,\"version\":%lld",
              (int)s->shards, (int)(s->concurrency > 0 ? s->concurrency : cfg->default_concurrency),
              timeout, s->paused ? "true" : "false", (long long)s->version);
-    put_time(b, "createdAt", s->created_at);
-    put_time(b, "updatedAt", s->updated_at);
+    api_put_time(b, "createdAt", s->created_at);
+    api_put_time(b, "updatedAt", s->updated_at);
     buf_addc(b, '}');
 }
 
@@ -42,7 +42,7 @@ static void send_service(struct api_call *c, int status, const struct service *s
     call_send_json(c, status);
 }
 
-static bool check_service(struct api_call *c)
+bool call_check_service(struct api_call *c)
 {
     struct problem p;
     if (check_name(&p, "name", c->params[0], TASK_NAME_MAX))
@@ -115,7 +115,7 @@ static void on_listed_for_one(struct mail *m)
 static void get_handle(struct api_call *c)
 {
     struct services_state *s = (struct services_state *)c;
-    if (check_service(c))
+    if (call_check_service(c))
         call_post(c, call_prepare(&s->op.call, CALL_SERVICE_LIST), on_listed_for_one, EFFECT_NONE);
 }
 
@@ -132,15 +132,13 @@ static void put_fini(struct api_call *c)
     free(((struct put_state *)c)->op.stored);
 }
 
-/* Reads a text that a check of the node's decides on. */
-static bool read_checked(struct fields *f, const struct json_token *value,
-                         int (*check)(void *ctx, struct str s, struct err *err), struct str *ret)
+bool api_read_checked(struct api *api, struct fields *f, const struct json_token *value,
+                      int (*check)(void *ctx, struct str s, struct err *err), struct str *ret)
 {
-    struct put_state *s = f->ctx;
     struct err err = {0};
     if (!field_string(f, value, ret))
         return false;
-    switch (check(s->call.api->env.ctx, *ret, &err)) {
+    switch (check(api->env.ctx, *ret, &err)) {
     case 0:
         return true;
     case ERR_UNAVAILABLE:
@@ -155,13 +153,15 @@ static bool read_checked(struct fields *f, const struct json_token *value,
 static bool read_base_url(struct fields *f, const struct json_token *value)
 {
     struct put_state *s = f->ctx;
-    return read_checked(f, value, s->call.api->env.check_base_url, &s->in.base_url);
+    struct api *api = s->call.api;
+    return api_read_checked(api, f, value, api->env.check_base_url, &s->in.base_url);
 }
 
 static bool read_secret(struct fields *f, const struct json_token *value)
 {
     struct put_state *s = f->ctx;
-    return read_checked(f, value, s->call.api->env.check_secret, &s->in.secret);
+    struct api *api = s->call.api;
+    return api_read_checked(api, f, value, api->env.check_secret, &s->in.secret);
 }
 
 static bool read_number(struct fields *f, const struct json_token *value, int64_t max, int32_t *ret)
@@ -225,7 +225,7 @@ static void put_handle(struct api_call *c)
     struct put_state *s = (struct put_state *)c;
     struct problem p;
     struct fields f = {.doc = &c->loop->doc, .text = &c->text, .problem = &p, .ctx = s};
-    if (!check_service(c))
+    if (!call_check_service(c))
         return;
     s->in.name = c->params[0];
     s->in.shards = 1;
@@ -268,7 +268,7 @@ static void pause_or_resume(struct api_call *c, bool paused)
 {
     struct pause_state *s = (struct pause_state *)c;
     struct problem p;
-    if (!check_service(c))
+    if (!call_check_service(c))
         return;
     if (!call_no_fields(c, &p)) {
         call_problem(c, &p);
@@ -320,7 +320,7 @@ static void on_deleted(struct mail *m)
 static void delete_handle(struct api_call *c)
 {
     struct delete_state *s = (struct delete_state *)c;
-    if (!check_service(c))
+    if (!call_check_service(c))
         return;
     s->op.name = c->params[0];
     call_post(c, call_prepare(&s->op.call, CALL_SERVICE_DELETE), on_deleted, EFFECT_NONE);

@@ -22,6 +22,8 @@ struct counters {
     atomic_uint_fast64_t rescued;
     atomic_uint_fast64_t alerts_told;
     atomic_uint_fast64_t alerts_failed;
+    atomic_uint_fast64_t hints_dropped; /* about others' tasks: no room */
+    atomic_uint_fast64_t hints_failed;  /* calls with hints that their owner did not take */
     atomic_uint_fast64_t http_requests;
     atomic_uint_fast64_t
         lateness[LATENESS_BUCKETS + 1]; /* of first attempts: the request's start - due */

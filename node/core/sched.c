@@ -215,6 +215,7 @@ void sched_free(struct sched *s)
     for (size_t i = 0; i < s->n_svcs; i++)
         svc_free(s, s->svcs[i]);
     free(s->svcs);
+    free(s->members);
     map64_fini(&s->services);
     heap_fini(&s->timers);
     heap_fini(&s->scans);
@@ -265,35 +266,36 @@ wall_ms sched_next_wakeup(const struct sched *s)
     return at;
 }
 
-bool sched_hint(struct sched *s, wall_ms now, struct str service_name, int32_t shard, int32_t lane,
-                int64_t id, int32_t attempt, wall_ms next_attempt_time)
+enum hint_result sched_hint(struct sched *s, wall_ms now, const struct hint *h)
 {
-    struct svc *v = svc_find(s, service_name);
+    struct svc *v = svc_find(s, h->service_name);
 
     s->now = now;
     if (!v || v->gone)
-        return false;
-    struct lane *l = svc_lane(s, v, shard, lane); /* new ones are scanned from now on */
-    if (v->conf->paused || s->stopping || next_attempt_time > now + s->cfg.lookahead_ms)
-        return true;
-    struct entry *e = sched_entry(s, id);
+        return HINT_UNKNOWN;
+    struct lane *l = svc_lane(s, v, h->shard, h->lane); /* new ones are scanned from now on */
+    if (v->conf->paused || h->next_attempt_time > now + s->cfg.lookahead_ms)
+        return HINT_TAKEN;
+    if (!l->owned || s->stopping)
+        return HINT_FOREIGN;
+    struct entry *e = sched_entry(s, h->id);
 
-    if (e && is_queued(e->track) && e->lane != l && e->attempt <= attempt) {
+    if (e && is_queued(e->track) && e->lane != l && e->attempt <= h->attempt) {
         entry_forget(s, e); /* its priority was changed, or it waits for a retry now */
         e = NULL;
     }
     if (!e) {
-        e = entry_add(s, l, id, attempt, next_attempt_time);
+        e = entry_add(s, l, h->id, h->attempt, h->next_attempt_time);
         if (e)
-            entry_wait(s, e, next_attempt_time);
-    } else if (e->track == TRACK_WAITING && e->attempt <= attempt &&
-               next_attempt_time < e->next_attempt_time) {
+            entry_wait(s, e, h->next_attempt_time);
+    } else if (e->track == TRACK_WAITING && e->attempt <= h->attempt &&
+               h->next_attempt_time < e->next_attempt_time) {
         /* Never later than known: a claim that comes too early is told the right time. */
-        e->attempt = attempt;
-        e->next_attempt_time = next_attempt_time;
-        heap_move(&s->timers, &e->timer, next_attempt_time);
+        e->attempt = h->attempt;
+        e->next_attempt_time = h->next_attempt_time;
+        heap_move(&s->timers, &e->timer, h->next_attempt_time);
     }
-    return true;
+    return HINT_TAKEN;
 }
 
 void sched_store_state(struct sched *s, wall_ms now, bool up)
@@ -304,6 +306,12 @@ void sched_store_state(struct sched *s, wall_ms now, bool up)
     s->pause_ms = 0;
 }
 
+static bool is_idle_entry(const struct entry *e, const void *arg)
+{
+    (void)arg;
+    return is_queued(e->track) || e->track == TRACK_GHOST;
+}
+
 void sched_stop(struct sched *s, wall_ms now, struct actions *out)
 {
     (void)out;
@@ -311,7 +319,7 @@ void sched_stop(struct sched *s, wall_ms now, struct actions *out)
     s->stopping = true;
     for (size_t i = 0; i < s->n_svcs; i++)
         svc_each_lane(s, s->svcs[i], lane_stop);
-    drop_queued(s, NULL, true);
+    drop_entries(s, is_idle_entry, NULL);
 }
 
 bool sched_is_idle(const struct sched *s)

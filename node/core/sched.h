@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The scheduler: what one node does with the tasks of the services that it owns. Pure: events and
+/* The scheduler: what one node does with the tasks of the shards that it owns. Pure: events and
  * the time go in, actions and the next wake-up come out. No I/O, no clock, no log; randomness comes
  * from a seed. Single-threaded.
  *
@@ -21,6 +21,7 @@
 
 #include "node/core/retry.h"
 #include "node/core/storecall.h"
+#include "proto/member.h"
 
 struct sched;
 
@@ -36,8 +37,8 @@ struct sched_config {
     uint32_t max_tracked;   /* tasks tracked in all */
     uint32_t max_in_flight; /* claims, sends and finishes in all */
     const struct retry_policies *policies; /* borrowed */
-    struct str node;                       /* for job_attempt; borrowed, outlives the scheduler */
-    bool alerts;                           /* a FAILED task goes to the outbox */
+    struct str node; /* this member's name, for job_attempt too; borrowed, outlives the scheduler */
+    bool alerts;     /* a FAILED task goes to the outbox */
 };
 
 enum action_kind { ACTION_SCAN, ACTION_CLAIM, ACTION_SEND, ACTION_FINISH };
@@ -85,11 +86,31 @@ wall_ms sched_next_wakeup(const struct sched *s);
 void sched_services(struct sched *s, wall_ms now, const struct service *list, size_t n,
                     struct actions *out);
 
-/* A hint: this waiting task was stored, moved or is to run now. Best effort: what has no room is
- * left to the scans. Times beyond the look-ahead are ignored. Returns false when the service is
- * unknown: time to read job_service again. */
-bool sched_hint(struct sched *s, wall_ms now, struct str service_name, int32_t shard, int32_t lane,
-                int64_t id, int32_t attempt, wall_ms next_attempt_time);
+/* The live members of the cluster by this node's view (copied; distinct names): of each service's
+ * shards this node works for those that the hash gives to cfg.node. Before the first call, and
+ * while its name is not among them, it works for none. */
+void sched_members(struct sched *s, wall_ms now, const struct str *names, size_t n,
+                   struct actions *out);
+/* The member that owns a shard by this view; {NULL} when there are no members. Borrowed until the
+ * next sched_members. */
+struct str sched_owner(const struct sched *s, struct str service_name, int32_t shard);
+
+enum hint_result {
+    HINT_TAKEN,   /* or not needed: its time is beyond the look-ahead, or the scans have to do */
+    HINT_UNKNOWN, /* the service is unknown: time to read job_service again */
+    HINT_FOREIGN  /* sched_owner is another member: tell that one */
+};
+/* This waiting task was stored, moved or is to run now. */
+struct hint {
+    struct str service_name;
+    int32_t shard;
+    int32_t lane;
+    int64_t id;
+    int32_t attempt;
+    wall_ms next_attempt_time;
+};
+/* Best effort: what has no room is left to the scans. The hint is borrowed for the call. */
+enum hint_result sched_hint(struct sched *s, wall_ms now, const struct hint *hint);
 
 /* The answer to the SCAN actions of one pass. rc != 0: they are asked again at the next interval.
  * keys in the order of the actions; rows as struct scan_op says. */
@@ -125,6 +146,7 @@ void sched_stop(struct sched *s, wall_ms now, struct actions *out);
 bool sched_is_idle(const struct sched *s); /* nothing in flight any more */
 
 struct sched_stats {
+    uint32_t n_shards;  /* of services, that this node works for */
     uint32_t n_tracked; /* in memory, in any state */
     uint32_t n_waiting; /* in timers */
     uint32_t n_ready;   /* due and not yet claimed: the backlog that this node sees */
@@ -150,19 +172,21 @@ enum gate {
     GATE_STORE,       /* the database is away */
     GATE_STOPPING,    /* this node is stopping */
     GATE_UNREAD,      /* due, and not yet read into memory (a backlog) */
+    GATE_FOREIGN,     /* another member owns it, or nobody does for now */
 };
 const char *gate_name(enum gate g); /* "time", "paused", … */
 
 struct sched_explanation {
     enum gate gate;
+    char owner[MEMBER_NAME_MAX + 1]; /* by this node's view; "" = nobody */
     bool tracked;
     uint32_t place;     /* QUEUE: how many of its lane go first */
     uint32_t n_ready;   /* of its service */
     uint32_t n_sending; /* of its service */
     uint32_t concurrency;
 };
-void sched_explain(const struct sched *s, wall_ms now, struct str service_name, int64_t id,
-                   wall_ms next_attempt_time, struct sched_explanation *ret);
+void sched_explain(const struct sched *s, wall_ms now, struct str service_name, int32_t shard,
+                   int64_t id, wall_ms next_attempt_time, struct sched_explanation *ret);
 
 /* Aborts when an invariant is broken; for tests. */
 void sched_check(const struct sched *s);

@@ -199,8 +199,9 @@ void claim_pump(struct sched *s, struct actions *out)
     }
 }
 
-/* A task that came back from a claim stays known only while its service may run. */
-static bool keeps(const struct sched *s, const struct entry *e)
+/* A task that came back from a claim goes on only while its service may run. Whose it is by now
+ * does not matter: the claim has decided that. */
+static bool may_run(const struct sched *s, const struct entry *e)
 {
     const struct svc *v = e->lane->svc;
 
@@ -215,7 +216,7 @@ static void claim_won(struct sched *s, struct entry *e, struct task *t, struct a
     assert(t->deadline_at - t->claimed_at > s->cfg.ghost_margin_ms);
     e->attempt = t->attempt;
     entry_move(s, e, TRACK_SENDING);
-    if (!keeps(s, e)) { /* since the claim was asked for: give it back */
+    if (!may_run(s, e)) { /* since the claim was asked for: give it back */
         const struct verdict unsent = {.kind = VERDICT_UNSENT, .retry_after_ms = -1};
 
         sched_answered(s, s->now, t, &unsent, out);
@@ -250,7 +251,7 @@ void sched_claimed(struct sched *s, wall_ms now, int rc, struct claim_item *item
     assert(e && e->track == TRACK_CLAIMING);
     if (rc) {
         sched_store_pause(s);
-        if (keeps(s, e))
+        if (may_run(s, e))
             ready_push(s, e);
         else
             entry_forget(s, e);
@@ -265,13 +266,17 @@ void sched_claimed(struct sched *s, wall_ms now, int rc, struct claim_item *item
         break;
     case CLAIM_NOT_DUE:
         s->n_claims_early++;
-        if (!keeps(s, e) || item->next_attempt_time > now + s->cfg.lookahead_ms)
+        if (!may_run(s, e) || !e->lane->owned ||
+            item->next_attempt_time > now + s->cfg.lookahead_ms)
             entry_forget(s, e);
         else
             claim_was_early(s, e, item->next_attempt_time);
         break;
     case CLAIM_LOST:
         s->n_claims_lost++;
+        entry_forget(s, e);
+        break;
+    case CLAIM_FAILED: /* it must not keep others waiting: full reads meet it again */
         entry_forget(s, e);
         break;
     }

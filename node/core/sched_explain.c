@@ -6,6 +6,7 @@
 void sched_stats(const struct sched *s, struct sched_stats *ret)
 {
     *ret = (struct sched_stats){
+        .n_shards = s->n_owned,
         .n_tracked = (uint32_t)s->entries.n,
         .n_waiting = s->n_tracks[TRACK_WAITING],
         .n_ready = s->n_tracks[TRACK_READY],
@@ -27,10 +28,10 @@ const char *gate_name(enum gate g)
         [GATE_PAUSED] = "paused",     [GATE_CONCURRENCY] = "concurrency",
         [GATE_CAPACITY] = "capacity", [GATE_QUEUE] = "queue",
         [GATE_STORE] = "store",       [GATE_STOPPING] = "stopping",
-        [GATE_UNREAD] = "unread",
+        [GATE_UNREAD] = "unread",     [GATE_FOREIGN] = "foreign",
     };
 
-    assert(g >= GATE_NONE && g <= GATE_UNREAD);
+    assert(g >= GATE_NONE && g <= GATE_FOREIGN);
     return names[g];
 }
 
@@ -52,13 +53,14 @@ static enum gate ready_gate(const struct sched *s, const struct svc *v, const st
     return e->prev || svc_can_start(v, s) ? GATE_QUEUE : GATE_CONCURRENCY;
 }
 
-void sched_explain(const struct sched *s, wall_ms now, struct str service_name, int64_t id,
-                   wall_ms next_attempt_time, struct sched_explanation *ret)
+void sched_explain(const struct sched *s, wall_ms now, struct str service_name, int32_t shard,
+                   int64_t id, wall_ms next_attempt_time, struct sched_explanation *ret)
 {
     const struct svc *v = svc_find(s, service_name);
     const struct entry *e = sched_entry(s, id);
 
     *ret = (struct sched_explanation){.tracked = e != NULL, .gate = GATE_UNREAD};
+    (void)member_set_text(ret->owner, sizeof(ret->owner), sched_owner(s, service_name, shard));
     if (v) {
         ret->n_ready = v->n_ready;
         ret->n_sending = v->n_slots;
@@ -74,6 +76,8 @@ void sched_explain(const struct sched *s, wall_ms now, struct str service_name, 
         ret->gate = GATE_PAUSED;
     else if (next_attempt_time > now)
         ret->gate = GATE_TIME;
+    else if (!sched_owns(s, service_name, shard))
+        ret->gate = GATE_FOREIGN;
     else if (v && e && e->track == TRACK_READY) {
         ret->gate = ready_gate(s, v, e);
         ret->place = place_in_lane(e);

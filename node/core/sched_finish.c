@@ -126,9 +126,10 @@ static void finish_wait(struct sched *s, struct entry *e)
     int32_t attempt = e->attempt;
     int32_t shard = e->lane->shard;
     int32_t number = task_lane(f->priority, f->retry_count > 0);
+    bool owned = e->lane->owned;
 
     entry_forget(s, e);
-    if (s->stopping || v->conf->paused || v->gone || at > s->now + s->cfg.lookahead_ms)
+    if (!owned || s->stopping || v->conf->paused || v->gone || at > s->now + s->cfg.lookahead_ms)
         return;
     e = entry_add(s, svc_lane(s, v, shard, number), id, attempt, at);
     if (e)
@@ -149,6 +150,10 @@ void sched_finished(struct sched *s, wall_ms now, int rc, const struct finish_it
     }
     s->pause_ms = 0;
     s->pause_until = WALL_NONE;
+    if (item->result == FINISH_FAILED) { /* still in flight: a ghost for the next full read */
+        entry_forget(s, e);
+        return;
+    }
     if (item->result == FINISH_LOST) {
         if (e->ghost) /* still alive after all: look at the row again */
             lane_read_again(s, e->lane, now + s->cfg.scan_interval_ms);

@@ -77,6 +77,7 @@ struct lane {
     bool truncated; /* more stands behind the cursor, within the look-ahead */
     bool reading;   /* a SCAN of it is out */
     bool restart;   /* and began before the lane was started anew: it moves no cursor */
+    bool owned;     /* by this node; of all lanes of a shard alike */
 };
 
 struct queue {
@@ -110,6 +111,9 @@ struct sched {
     struct map64 entries;  /* by task id */
     struct map64 services; /* by hash of the name; see svc_find */
     struct svc **svcs;     /* owned */
+    struct str *members;   /* owned: one block with the names */
+    size_t n_members;
+    uint32_t n_owned; /* shards; counted when members or services have changed */
     size_t n_svcs;
     size_t cap_svcs;
     struct heap timers; /* of entries */
@@ -161,8 +165,13 @@ struct svc *svc_find(const struct sched *s, struct str name);
 struct lane *svc_lane(struct sched *s, struct svc *v, int32_t shard, int32_t number);
 void svc_each_lane(struct sched *s, struct svc *v, void (*fn)(struct sched *s, struct lane *l));
 void svc_free(struct sched *s, struct svc *v);
-/* Forgets the queued tasks of one service, or of all when v is NULL; ghosts too if so told. */
-void drop_queued(struct sched *s, const struct svc *v, bool ghosts);
+/* Forgets the entries that `is_doomed` names: queued ones and ghosts at most. */
+void drop_entries(struct sched *s, bool (*is_doomed)(const struct entry *e, const void *arg),
+                  const void *arg);
+
+/* sched_members.c */
+void sched_count_owned(struct sched *s);
+bool sched_owns(const struct sched *s, struct str service_name, int32_t shard);
 
 /* sched_scan.c */
 void scan_plan(struct sched *s, struct actions *out);

@@ -27,7 +27,7 @@ static bool has_reading_room(const struct sched *s, const struct lane *l)
 
 static bool can_scan(const struct sched *s, const struct lane *l)
 {
-    return !s->stopping && !l->svc->gone;
+    return !s->stopping && !l->svc->gone && l->owned;
 }
 
 static void lane_schedule(struct sched *s, struct lane *l, wall_ms at)

@@ -63,6 +63,7 @@ struct lane *svc_lane(struct sched *s, struct svc *v, int32_t shard, int32_t num
         l->svc = v;
         l->shard = shard;
         l->number = number;
+        l->owned = sched_owns(s, v->name, shard);
         *slot = l;
         lane_start(s, l);
     }
@@ -101,15 +102,15 @@ void svc_each_lane(struct sched *s, struct svc *v, void (*fn)(struct sched *s, s
     }
 }
 
-void drop_queued(struct sched *s, const struct svc *v, bool ghosts)
+void drop_entries(struct sched *s, bool (*is_doomed)(const struct entry *e, const void *arg),
+                  const void *arg)
 {
     size_t n = 0;
     struct entry **list = sched_alloc((s->entries.n + 1) * sizeof(struct entry *));
     struct entry *e;
 
     for (size_t pos = 0; (e = map64_each(&s->entries, &pos, NULL));) {
-        if ((!v || e->lane->svc == v) &&
-            (is_queued(e->track) || (ghosts && e->track == TRACK_GHOST)))
+        if (is_doomed(e, arg))
             list[n++] = e;
     }
     for (size_t i = 0; i < n; i++)
@@ -117,9 +118,14 @@ void drop_queued(struct sched *s, const struct svc *v, bool ghosts)
     free(list);
 }
 
+static bool is_queued_of(const struct entry *e, const void *arg)
+{
+    return e->lane->svc == arg && is_queued(e->track);
+}
+
 static void svc_pause(struct sched *s, struct svc *v)
 {
-    drop_queued(s, v, false);
+    drop_entries(s, is_queued_of, v);
     ring_update(s, v);
 }
 
@@ -214,5 +220,6 @@ void sched_services(struct sched *s, wall_ms now, const struct service *list, si
             s->svcs[kept++] = v;
     }
     s->n_svcs = kept;
+    sched_count_owned(s);
     sched_tick(s, now, out);
 }

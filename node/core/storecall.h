@@ -18,7 +18,11 @@ enum call_what {
     CALL_SERVICE_PAUSE,
     CALL_SERVICE_DELETE,
     CALL_SERVICE_LIST,
-    CALL_NODE_START,
+    CALL_INSTANCE_PUT, /* this and the next three: instance.h */
+    CALL_INSTANCE_DELETE,
+    CALL_INSTANCE_LIST,
+    CALL_INSTANCE_PURGE,
+    CALL_NODE_START, /* these two: nodecall.h */
     CALL_NODE_BEAT,
     CALL_ALERT_LIST,
     CALL_ALERT_END,
@@ -112,7 +116,7 @@ struct call_service_pause {
     struct service *stored; /* rc ERR_NOT_FOUND: NULL */
 };
 
-/* Forgets a service's settings. rc ERR_NOT_FOUND; ERR_CONFLICT while live tasks name it. */
+/* Forgets a service, its instances too. rc ERR_NOT_FOUND; ERR_CONFLICT while live tasks name it. */
 struct call_service_delete {
     struct store_call call;
     struct str name;
@@ -124,24 +128,6 @@ struct call_service_list {
     size_t n;
 };
 
-/* Takes the next boot epoch for a node name and writes its row. */
-struct call_node_start {
-    struct store_call call;
-    struct str name;
-    struct str address;
-    struct str version;
-    int64_t epoch;     /* out: above every earlier one of this name */
-    wall_ms last_seen; /* out: the previous process's last heartbeat, or WALL_NONE */
-};
-
-/* rc ERR_CONFLICT: another process has started under this name since. */
-struct call_node_beat {
-    struct store_call call;
-    struct str name;
-    int64_t epoch;
-    struct str state; /* "active", "draining", "left" */
-};
-
 /* FAILED tasks of which nobody has been told yet. */
 struct alert {
     int64_t task_id;
@@ -150,8 +136,7 @@ struct alert {
     struct task *task; /* task_free */
 };
 
-/* Up to `limit` alerts whose next try is due, each put off by `lease_ms` so that another node does
- * not take it too. */
+/* Up to `limit` alerts that are due, each put off by `lease_ms`: no other node takes it too. */
 struct call_alert_list {
     struct store_call call;
     uint32_t limit;
@@ -178,13 +163,12 @@ struct call_purge {
     wall_ms failed_before;
     int64_t after_id;
     uint32_t limit;
-    int64_t next_after_id; /* out: 0 = the walk is at its end */
-    uint32_t n_deleted;    /* out */
-    uint32_t n_moved;      /* out */
+    int64_t next_after_id; /* out, as the next two: 0 = the walk is at its end */
+    uint32_t n_deleted;
+    uint32_t n_moved;
 };
 
-/* Asks the store's clock. The driver notes this machine's time around the question, as close as it
- * can. */
+/* Asks the store's clock; the driver notes this machine's time closely around the question. */
 struct call_clock {
     struct store_call call;
     wall_ms now;

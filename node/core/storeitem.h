@@ -41,6 +41,7 @@ enum claim_result {
     CLAIM_WON,
     CLAIM_NOT_DUE, /* still waiting under the same attempt, but later: `next_attempt_time` */
     CLAIM_LOST,    /* claimed by another, moved on, ended or gone */
+    CLAIM_FAILED   /* the database refuses to write this row, which stays as it is: see op.err */
 };
 
 struct claim_item {
@@ -67,8 +68,9 @@ enum finish_kind {
 };
 
 enum finish_result {
-    FINISH_DONE, /* also when an earlier try of the same write turns out to have worked */
-    FINISH_LOST, /* the attempt is no longer the live one: nothing was written */
+    FINISH_DONE,  /* also when an earlier try of the same write turns out to have worked */
+    FINISH_LOST,  /* the attempt is no longer the live one: nothing was written */
+    FINISH_FAILED /* the database refuses to write this row, which stays as it is: see op.err */
 };
 
 struct finish_item {

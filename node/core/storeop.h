@@ -7,7 +7,8 @@
  * set. Until then it, and all it points to, belongs to the store. Operations of the kinds SUBMIT,
  * CLAIM, FINISH and CANCEL that wait together share one transaction (group commit).
  *
- * rc: 0 (items carry their own results), ERR_UNAVAILABLE (no database now; nothing happened, or,
+ * rc: 0 (items carry their own results; `err` then says why the last of those that FAILED did),
+ * ERR_UNAVAILABLE (no database now; nothing happened, or,
  * after a lost answer that could not be cleared up in time, the effect is unknown), ERR_SHUTDOWN,
  * ERR_NOMEM, ERR_CORRUPT, ERR_TIMEOUT; others where said. */
 #ifndef JF_CORE_STOREOP_H

@@ -89,12 +89,19 @@ static void put_error(struct verdict *v, const char *prefix, struct str text)
     (void)utf8_clean(v->error + len, sizeof(v->error) - len, text);
 }
 
+/* What there is to say, or else the other text: an attempt that failed always has an error. */
+static struct str or_else(struct str text, struct str otherwise)
+{
+    text = trim(text);
+    return text.len > 0 ? text : otherwise;
+}
+
 static void put_http_error(struct verdict *v, const struct answer *a, const struct verdict_body *b)
 {
     char prefix[32];
 
     (void)snprintf(prefix, sizeof(prefix), "HTTP %d", a->http_status);
-    put_error(v, prefix, b->message.len ? b->message : a->body);
+    put_error(v, prefix, or_else(b->message, a->body));
 }
 
 static bool is_ok(int32_t status)
@@ -145,8 +152,7 @@ static void judge_ok(const struct answer *a, const struct verdict_body *b,
         judge_snooze(b, limits, ret);
     } else if (b->success == SAID_NO) {
         judge_failure(a, b, limits, now, ret);
-        put_error(ret, "",
-                  b->message.len ? b->message : STR("the handler's \"success\" is not true"));
+        put_error(ret, "", or_else(b->message, STR("the handler's \"success\" is not true")));
     } else {
         ret->kind = a->http_status == 202 ? VERDICT_ACCEPTED : VERDICT_SUCCESS;
     }
@@ -180,7 +186,7 @@ void verdict_read(const struct answer *a, const struct verdict_limits *limits, w
         put_error(ret, "", a->failure);
     } else if (a->failure.p || a->http_status == 0) {
         ret->kind = VERDICT_RETRY;
-        put_error(ret, "", a->failure.len ? a->failure : STR("no answer"));
+        put_error(ret, "", or_else(a->failure, STR("no answer")));
     } else {
         judge_answer(a, limits, now, ret);
     }

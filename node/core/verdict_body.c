@@ -80,14 +80,49 @@ static size_t mend(char *p, size_t len, bool cut)
     return whole + 1;
 }
 
-static int parse_mended(struct verdict_body *b, struct str body, bool cut)
+/* Empties what is nested in the root object: no member that counts is a container. Returns the new
+ * length. */
+static size_t flatten(char *p, size_t len)
+{
+    bool in_string = false;
+    size_t depth = 0;
+    size_t kept = 0;
+
+    for (size_t i = 0; i < len; i++) {
+        bool keep = depth <= 1;
+        size_t n = 1;
+        if (in_string && p[i] == '\\' && i + 1 < len) {
+            n = 2;
+        } else if (p[i] == '"') {
+            in_string = !in_string;
+        } else if (!in_string && (p[i] == '{' || p[i] == '[')) {
+            depth++;
+        } else if (!in_string && depth > 0 && (p[i] == '}' || p[i] == ']')) {
+            depth--;
+            keep = depth <= 1;
+        }
+        if (keep) {
+            memmove(p + kept, p + i, n);
+            kept += n;
+        }
+        i += n - 1;
+    }
+    return kept;
+}
+
+enum body_size { BODY_FITS, BODY_TOO_BIG };
+
+static int parse_mended(struct verdict_body *b, struct str body, bool cut, enum body_size size)
 {
     size_t cap = body.len * 3 + 1; /* U+FFFD takes three bytes */
+    buf_clear(&b->mended);
     char *p = buf_room(&b->mended, cap);
 
     if (!p)
         return ERR_NOMEM;
     b->mended.len = mend(p, utf8_clean(p, cap, body), cut);
+    if (size == BODY_TOO_BIG)
+        b->mended.len = flatten(p, b->mended.len);
     return json_parse(&b->doc, buf_str(&b->mended), MAX_TOKENS, NULL);
 }
 
@@ -209,7 +244,9 @@ int verdict_body_read(struct verdict_body *b, struct str body, bool cut)
     if (!cut)
         rc = json_parse(&b->doc, body, MAX_TOKENS, NULL);
     if (rc == ERR_INVALID)
-        rc = parse_mended(b, body, cut);
+        rc = parse_mended(b, body, cut, BODY_FITS);
+    if (rc == ERR_TOO_BIG)
+        rc = parse_mended(b, body, cut, BODY_TOO_BIG);
     if (rc)
         return rc == ERR_NOMEM ? rc : 0;
     return read_members(b, false, NULL);

@@ -25,9 +25,10 @@ struct verdict_body {
 void verdict_body_fini(struct verdict_body *b);
 
 /* Reads a handler's answer, generously: what is no JSON object says nothing; a character that JSON
- * or the store refuses stands for U+FFFD; of a cut answer the members before the cut count; members
- * of an unknown name or a wrong type are passed over, but a "success" of a wrong type is none. `b`
- * is VERDICT_BODY_INIT; `body` outlives it. Errors: ERR_NOMEM. */
+ * or the store refuses stands for U+FFFD; of a cut answer the members before the cut count; what is
+ * nested may be as deep as it likes; members of an unknown name or a wrong type are passed over,
+ * but a "success" of a wrong type is none. `b` is VERDICT_BODY_INIT; `body` outlives it. Errors:
+ * ERR_NOMEM. */
 MUST_CHECK int verdict_body_read(struct verdict_body *b, struct str body, bool cut);
 
 /* Reads a result that a handler sends by itself, strictly: an object of the known members, each of

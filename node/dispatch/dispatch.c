@@ -153,6 +153,8 @@ static void on_stall_check(evutil_socket_t fd, short events, void *ctx)
         } else if (s->is_answered && now - s->heard_at >= d->low_speed_ms) {
             slot_fail(s, "the answer stood still for %lld ms", (long long)(now - s->heard_at));
             end_one(d, s, CURLE_OPERATION_TIMEDOUT);
+        } else {
+            slot_nudge(s);
         }
     }
     d->is_ending = false;
@@ -185,6 +187,7 @@ static int dispatch_init(struct dispatch *d, const struct dispatch_config *cfg, 
     d->connect_timeout_ms = cfg->connect_timeout_ms;
     d->low_speed_ms = cfg->low_speed_ms;
     d->max_answer = cfg->max_answer;
+    d->refresh_s = (long)(cfg->refresh_ms / 1000);
     if (cfg->ca_file && !(d->ca_file = strdup(cfg->ca_file)))
         return err_set(err, ERR_NOMEM, "out of memory");
     if (multi_init(d, cfg))
@@ -196,6 +199,7 @@ int dispatch_new(struct event_base *base, const struct dispatch_config *cfg, str
                  struct err *err)
 {
     assert(cfg->connect_timeout_ms > 0 && cfg->low_speed_ms > 0 && cfg->max_connections > 0);
+    assert(cfg->refresh_ms >= 1000); /* libcurl counts in seconds, and 0 is another thing there */
     struct dispatch *d = calloc(1, sizeof(*d));
     if (!d)
         return err_set(err, ERR_NOMEM, "out of memory");

@@ -11,7 +11,13 @@
  *   link-local, metadata, multicast, unspecified and IPv4-mapped forms of them are refused, as is
  *   each address in `forbidden`;
  * - an answer is read up to `max_answer` bytes, the rest is dropped and the transfer ended;
- * - all times are bounded: connect, total, low speed.
+ * - all times are bounded: connect, total, low speed;
+ * - what is known of a host grows old: the addresses of a name, a kept connection, and what ca_file
+ *   holds are each used for `refresh_ms` at most, so that a name that moves is followed within
+ *   twice that time; a request under way is left alone;
+ * - of a name's addresses one that does not answer leaves half of the connect time to the others;
+ * - what a service says on a connection before it was asked is no answer: the connection ends.
+ *
  * No function blocks, except that names are resolved by libcurl's own resolver thread.
  * All functions belong to the loop's thread. */
 #ifndef JF_DISPATCH_H
@@ -29,12 +35,13 @@ struct dispatch_config {
     int64_t connect_timeout_ms;
     int64_t low_speed_ms;     /* an answer that stands still for so long is given up */
     size_t max_answer;        /* bytes */
+    int64_t refresh_ms;       /* whole seconds count; at least one */
     uint32_t max_connections; /* kept open in all, idle ones included */
     uint32_t max_per_host;    /* 0 = no limit of its own */
     /* Own listeners ("127.0.0.1:8080") that a task must not reach; borrowed for the call. */
     const char *const *forbidden;
     size_t n_forbidden;
-    const char *ca_file; /* NULL = the system's */
+    const char *ca_file; /* PEM, in the place of the system's; NULL = the system's */
 };
 
 struct dispatch_request {
@@ -51,6 +58,7 @@ struct dispatch_request {
     /* Out, valid inside on_done only; on_done may free the request. */
     struct answer answer;
     int64_t elapsed_us; /* from leaving to the answer */
+    bool is_unsent;     /* no connection came to stand, and the fence did not forbid one */
 
     struct dispatch_slot *slot; /* the dispatcher's own */
 };

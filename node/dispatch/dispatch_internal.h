@@ -34,6 +34,7 @@ struct dispatch {
     int64_t connect_timeout_ms;
     int64_t low_speed_ms;
     size_t max_answer;
+    long refresh_s;
     char *ca_file; /* owned; NULL = the system's */
     struct address_rules rules;
     bool is_ending; /* on_done callbacks are running */
@@ -52,10 +53,13 @@ struct dispatch_slot {
     int64_t left_us; /* 0 = not one byte has left */
     mono_ms heard_at;
     bool is_fenced;   /* too late to be sent */
-    bool is_answered; /* the answer began */
+    bool is_tried;    /* a socket was opened for it */
+    bool is_answered; /* the answer began, a 1xx aside */
     bool is_heard;    /* something came since the last look */
     bool is_cut;
     bool has_retry_after;
+    bool has_length;
+    int64_t length; /* the answer's Content-Length */
     char retry_after[DISPATCH_RETRY_AFTER_MAX];
     char failure[96]; /* ours; "" = see curl_error */
     char curl_error[CURL_ERROR_SIZE];
@@ -83,6 +87,11 @@ void slot_free(struct dispatch_slot *s);
 
 /* Makes the slot ready for a request. Errors: ERR_NOMEM. */
 MUST_CHECK int slot_prepare(struct dispatch_slot *s, struct dispatch_request *r);
+
+/* Lets libcurl go on with a request whose connection is being made. When an address has used up its
+ * share of the connect time, libcurl 7.88 picks the next one and tries it only at its next
+ * occasion, which may be the end of that time. */
+void slot_nudge(struct dispatch_slot *s);
 
 /* Says why the request failed, where we know better than libcurl. */
 void slot_fail(struct dispatch_slot *s, const char *fmt, ...) PRINTF_LIKE(2, 3);

@@ -67,6 +67,7 @@ static curl_socket_t on_open_socket(void *ctx, curlsocktype purpose, struct curl
             (void)close(fd); /* nothing was written to it */
         return CURL_SOCKET_BAD;
     }
+    s->is_tried = true;
     return fd;
 }
 
@@ -86,29 +87,73 @@ static int on_prerequest(void *ctx, char *ip, char *local_ip, int port, int loca
     return CURL_PREREQFUNC_OK;
 }
 
-static void keep_retry_after(struct dispatch_slot *s, const char *p, size_t len)
+static bool is_space(char c)
 {
-    while (len > 0 && (p[len - 1] == '\r' || p[len - 1] == '\n' || p[len - 1] == ' '))
-        len--;
-    while (len > 0 && *p == ' ') {
-        p++;
-        len--;
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
+/* Whether the line is this header ("name:"); then *ret is its value without white space around it.
+ */
+static bool is_header(struct str line, struct str name, struct str *ret)
+{
+    if (line.len < name.len || strncasecmp(line.p, name.p, name.len) != 0)
+        return false;
+    struct str value = {line.p + name.len, line.len - name.len};
+    while (value.len > 0 && is_space(value.p[value.len - 1]))
+        value.len--;
+    while (value.len > 0 && is_space(*value.p)) {
+        value.p++;
+        value.len--;
     }
-    s->has_retry_after = len <= sizeof(s->retry_after); /* neither form is as long as that */
+    *ret = value;
+    return true;
+}
+
+static void keep_retry_after(struct dispatch_slot *s, struct str value)
+{
+    s->has_retry_after = value.len <= sizeof(s->retry_after); /* neither form is as long as that */
     if (!s->has_retry_after)
         return;
-    memcpy(s->retry_after, p, len);
-    s->retry_after_len = len;
+    memcpy(s->retry_after, value.p, value.len);
+    s->retry_after_len = value.len;
+}
+
+/* Two different lengths leave it open where the answer ends, and the next one begins. libcurl takes
+ * the last; what is no number it refuses itself. */
+static bool keep_length(struct dispatch_slot *s, struct str value)
+{
+    int64_t length;
+
+    if (!str_to_i64(value, &length))
+        return true;
+    if (s->has_length && s->length != length) {
+        slot_fail(s, "the answer has two different Content-Lengths");
+        return false;
+    }
+    s->has_length = true;
+    s->length = length;
+    return true;
+}
+
+/* A 1xx says that the handler is at work, the answer itself is still to come. What stood in earlier
+ * blocks belongs to such. */
+static void begin_block(struct dispatch_slot *s, struct str status_line)
+{
+    const char *space = memchr(status_line.p, ' ', status_line.len);
+    const char *end = status_line.p + status_line.len;
+
+    s->is_answered = !space || space + 1 == end || space[1] != '1';
+    s->has_retry_after = false;
+    s->has_length = false;
 }
 
 static size_t on_header(char *p, size_t size, size_t n, void *ctx)
 {
-    static const char name[] = "Retry-After:";
-    const size_t name_len = sizeof(name) - 1;
     struct dispatch_slot *s = ctx;
     size_t len = size * n;
+    struct str line = {p, len};
+    struct str value;
 
-    s->is_answered = true;
     s->is_heard = true;
     s->answer_header_len += len;
     if (s->answer_header_len > DISPATCH_ANSWER_HEADERS_MAX) {
@@ -116,9 +161,11 @@ static size_t on_header(char *p, size_t size, size_t n, void *ctx)
         return 0;
     }
     if (len > 5 && !memcmp(p, "HTTP/", 5))
-        s->has_retry_after = false; /* those before belong to a 1xx */
-    else if (len > name_len && (p[0] | 0x20) == 'r' && !strncasecmp(p, name, name_len))
-        keep_retry_after(s, p + name_len, len - name_len);
+        begin_block(s, line);
+    else if (is_header(line, STR("Retry-After:"), &value))
+        keep_retry_after(s, value);
+    else if (is_header(line, STR("Content-Length:"), &value) && !keep_length(s, value))
+        return 0;
     return len;
 }
 
@@ -182,8 +229,13 @@ static int set_constants(struct dispatch_slot *s)
     SET(e, CURLOPT_BUFFERSIZE, BUFFER_SIZE);
     SET(e, CURLOPT_UPLOAD_BUFFERSIZE, BUFFER_SIZE);
     SET(e, CURLOPT_CONNECTTIMEOUT_MS, (long)s->d->connect_timeout_ms);
-    if (s->d->ca_file)
+    SET(e, CURLOPT_DNS_CACHE_TIMEOUT, s->d->refresh_s);
+    SET(e, CURLOPT_MAXLIFETIME_CONN, s->d->refresh_s);
+    if (s->d->ca_file) {
         SET(e, CURLOPT_CAINFO, s->d->ca_file);
+        SET(e, CURLOPT_CAPATH, NULL);
+        SET(e, CURLOPT_CA_CACHE_TIMEOUT, s->d->refresh_s);
+    }
     return rc;
 }
 
@@ -243,10 +295,23 @@ int slot_prepare(struct dispatch_slot *s, struct dispatch_request *r)
     return 0;
 }
 
+void slot_nudge(struct dispatch_slot *s)
+{
+    if (!s->is_tried || s->left_us)
+        return;
+    /* A change of the pause makes a handle ready; it fails without a connection only. */
+    (void)curl_easy_pause(s->easy, CURLPAUSE_RECV);
+    (void)curl_easy_pause(s->easy, CURLPAUSE_CONT);
+}
+
 static struct str failure_text(const struct dispatch_slot *s, CURLcode code)
 {
     if (s->failure[0])
         return str_from(s->failure);
+    /* libcurl has no other code for a line above its own limit. */
+    if (code == CURLE_OUT_OF_MEMORY && s->left_us)
+        return STR("no room for the answer: one of its header lines is above 100 KB, or memory is "
+                   "short");
     return str_from(s->curl_error[0] ? s->curl_error : curl_easy_strerror(code));
 }
 
@@ -263,12 +328,16 @@ void slot_answer(struct dispatch_slot *s, CURLcode code)
         a->body_cut = s->is_cut;
         if (s->has_retry_after)
             a->retry_after = (struct str){s->retry_after, s->retry_after_len};
+    } else if (s->is_fenced && !s->left_us && s->is_tried) {
+        /* Given back, it would fare the same for ever. */
+        a->failure = STR("no connection stood in time for its claim");
     } else if (s->is_fenced && !s->left_us) {
         a->sent = false;
         a->failure = STR("too late to be sent within its claim");
     } else {
         a->failure = failure_text(s, code);
     }
+    s->r->is_unsent = !s->left_us && a->failure.p && a->sent;
     s->r->elapsed_us = clock_mono_us() - (s->left_us ? s->left_us : s->started_us);
 }
 
@@ -280,10 +349,12 @@ void slot_reset(struct dispatch_slot *s)
     s->left_us = 0;
     s->heard_at = 0;
     s->is_fenced = false;
+    s->is_tried = false;
     s->is_answered = false;
     s->is_heard = false;
     s->is_cut = false;
     s->has_retry_after = false;
+    s->has_length = false;
     s->failure[0] = '\0';
     s->curl_error[0] = '\0';
     if (s->answer.cap > KEEP_ANSWER_MAX)

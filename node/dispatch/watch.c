@@ -10,6 +10,8 @@
 #include <string.h>
 
 #include <event2/event.h>
+#include <fcntl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "node/dispatch/dispatch_internal.h"
@@ -62,6 +64,25 @@ static void watch_end(struct watch *w)
     w->events = 0;
 }
 
+/* Something came while no request is on the connection: its end, or what nobody asked for, which
+ * the next request would take for its answer. libcurl 7.88 would send on a connection with bytes
+ * waiting on it, so it gets the end of a stream under the same number. */
+static void idle_end(struct watch *w, int fd)
+{
+    int pair[2];
+
+    watch_end(w);
+    if (!w->is_ours)
+        return;
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair)) {
+        (void)shutdown(fd, SHUT_RDWR); /* too many open files: at least the peer's end is seen */
+        return;
+    }
+    (void)close(pair[1]);
+    (void)dup3(pair[0], fd, O_CLOEXEC); /* both are open: it cannot fail */
+    (void)close(pair[0]);
+}
+
 static void on_ready(evutil_socket_t fd, short events, void *ctx)
 {
     struct watch *w = ctx;
@@ -71,7 +92,7 @@ static void on_ready(evutil_socket_t fd, short events, void *ctx)
     if (w->is_wanted)
         dispatch_advance(w->d, fd, what);
     else
-        watch_end(w);
+        idle_end(w, fd);
 }
 
 bool watch_open(struct dispatch *d, int fd)

@@ -59,6 +59,11 @@ static void put_tasks(struct buf *b, const struct counters *c)
             counter_get(&c->alerts_told));
     put_one(b, "jobflow_alerts_failed_total", "counter", "Tries that the webhook did not take.",
             counter_get(&c->alerts_failed));
+    put_one(b, "jobflow_hints_dropped_total", "counter",
+            "Hints about other members' tasks for which there was no room.",
+            counter_get(&c->hints_dropped));
+    put_one(b, "jobflow_hints_failed_total", "counter",
+            "Calls with hints that the owner did not take.", counter_get(&c->hints_failed));
     put_one(b, "jobflow_http_requests_total", "counter", "Requests to the HTTP interface.",
             counter_get(&c->http_requests));
 }
@@ -73,6 +78,8 @@ static void put_scheduler(struct buf *b, const struct sched_stats *s)
              s->n_claiming, s->n_sending, s->n_finishing);
     put_one(b, "jobflow_tasks_backlog", "gauge",
             "Due tasks that this node has read and not claimed yet.", s->n_ready);
+    put_one(b, "jobflow_owned_shards", "gauge", "Shards of services that this node works for.",
+            s->n_shards);
     put_one(b, "jobflow_tasks_waiting", "gauge", "Tasks in this node's timers.", s->n_waiting);
     put_one(b, "jobflow_tasks_ghosts", "gauge",
             "Attempts of others that this node watches until their deadline.", s->n_ghosts);
@@ -82,6 +89,14 @@ static void put_scheduler(struct buf *b, const struct sched_stats *s)
             "Claims that the store's clock found too early.", s->n_claims_early);
     put_one(b, "jobflow_finishes_lost_total", "counter",
             "Ends of attempts that were no longer the live one.", s->n_finishes_lost);
+}
+
+static void put_instances(struct buf *b, const struct metrics_gauges *g)
+{
+    put_one(b, "jobflow_instances", "gauge", "Live instances of services.", g->n_instances);
+    put_one(b, "jobflow_instances_set_aside", "gauge",
+            "Live instances that this node passes over since it could not connect to them.",
+            g->n_instances_aside);
 }
 
 static void put_store(struct buf *b, const struct metrics_gauges *g)
@@ -115,5 +130,6 @@ void metrics_put(struct buf *b, const struct counters *c, const struct metrics_g
     put_tasks(b, c);
     put_lateness(b, c);
     put_scheduler(b, &g->sched);
+    put_instances(b, g);
     put_store(b, g);
 }

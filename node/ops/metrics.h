@@ -10,6 +10,8 @@
 /* What the counters do not hold. */
 struct metrics_gauges {
     struct sched_stats sched;
+    uint32_t n_instances;       /* live ones of all services */
+    uint32_t n_instances_aside; /* of these */
     bool store_up;
     uint32_t store_queued;
     uint64_t store_batches[STORE_N_KINDS];

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "node/core/nodecall.h"
+#include "node/store/instances.h"
 #include "node/store/services.h"
 
 /* A call that came back before and is run again starts with empty outputs. */
@@ -22,6 +24,8 @@ static int run_reading(struct sql *db, struct store_call *call, bool *ret_done, 
         return call_list(db, (struct call_list *)call, err);
     case CALL_SERVICE_LIST:
         return service_list(db, (struct call_service_list *)call, err);
+    case CALL_INSTANCE_LIST:
+        return instance_list(db, (struct call_instance_list *)call, err);
     case CALL_CLOCK:
         return call_clock(db, (struct call_clock *)call, err);
     default:
@@ -45,6 +49,12 @@ static int run_writing(struct sql *db, struct store_call *call, struct err *err)
         return service_pause(db, (struct call_service_pause *)call, err);
     case CALL_SERVICE_DELETE:
         return service_delete(db, (struct call_service_delete *)call, err);
+    case CALL_INSTANCE_PUT:
+        return instance_put(db, (struct call_instance_put *)call, err);
+    case CALL_INSTANCE_DELETE:
+        return instance_delete(db, (struct call_instance_delete *)call, err);
+    case CALL_INSTANCE_PURGE:
+        return instance_purge(db, (struct call_instance_purge *)call, err);
     case CALL_NODE_START:
         return call_node_start(db, (struct call_node_start *)call, err);
     case CALL_NODE_BEAT:

@@ -3,6 +3,7 @@
 #ifndef JF_STORE_CALLS_H
 #define JF_STORE_CALLS_H
 
+#include "node/core/nodecall.h"
 #include "node/core/storecall.h"
 #include "node/store/sql.h"
 

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "node/core/nodecall.h"
 #include "node/store/task_row.h"
 
 /* ---- Node --------------------------------------------------------------------------------- */
@@ -21,17 +22,17 @@ static int on_node(void *ctx, const struct sql_value *row)
 int call_node_start(struct sql *db, struct call_node_start *c, struct err *err)
 {
     static const char insert[] =
-        "INSERT INTO job_node (name, epoch, address, version, state, started_at, heartbeat_at) "
-        "VALUES (?, 0, ?, ?, 'active', {now}, {now}) {or nothing name}";
+        "INSERT INTO job_node (name, epoch, address, version, hash_version, state, started_at, "
+        "heartbeat_at) VALUES (?, 0, ?, ?, ?, 'joining', {now}, {now}) {or nothing name}";
     static const char update[] =
-        "UPDATE job_node SET epoch = ?, address = ?, version = ?, state = 'active', "
-        "started_at = {now}, heartbeat_at = {now} WHERE name = ?";
+        "UPDATE job_node SET epoch = ?, address = ?, version = ?, hash_version = ?, "
+        "state = 'joining', started_at = {now}, heartbeat_at = {now} WHERE name = ?";
     int64_t created = 0;
     int rc = sql_run(db,
-                     &(struct sql_query){
-                         .text = insert,
-                         SQL_PARAMS(sql_text(c->name), sql_text(c->address), sql_text(c->version)),
-                         .ret_changed = &created},
+                     &(struct sql_query){.text = insert,
+                                         SQL_PARAMS(sql_text(c->name), sql_text(c->address),
+                                                    sql_text(c->version), sql_int(c->hash_version)),
+                                         .ret_changed = &created},
                      err);
 
     if (!rc)
@@ -50,22 +51,65 @@ int call_node_start(struct sql *db, struct call_node_start *c, struct err *err)
     return sql_run(db,
                    &(struct sql_query){.text = update,
                                        SQL_PARAMS(sql_int(c->epoch), sql_text(c->address),
-                                                  sql_text(c->version), sql_text(c->name))},
+                                                  sql_text(c->version), sql_int(c->hash_version),
+                                                  sql_text(c->name))},
                    err);
+}
+
+static int on_member(void *ctx, const struct sql_value *row)
+{
+    struct call_node_beat *c = ctx;
+    struct member *members = realloc(c->members, (c->n + 1) * sizeof(*members));
+    struct member *m;
+
+    if (!members)
+        return ERR_NOMEM;
+    c->members = members;
+    m = &members[c->n++];
+    *m = (struct member){
+        .epoch = row[3].i, .hash_version = (int32_t)row[5].i, .started_at = sql_wall(&row[6])};
+    if (!member_set_text(m->name, sizeof(m->name), row[0].s) ||
+        !member_set_text(m->address, sizeof(m->address), row[1].s) ||
+        !member_set_text(m->version, sizeof(m->version), row[2].s) ||
+        !member_state_parse(row[4].s, &m->state))
+        c->n--; /* not written by a node */
+    return 0;
+}
+
+static int read_members(struct sql *db, struct call_node_beat *c, struct err *err)
+{
+    static const char text[] =
+        "SELECT name, address, version, epoch, state, hash_version, started_at FROM job_node "
+        "WHERE heartbeat_at > ?";
+    wall_ms now;
+    int rc = sql_now(db, &now, err);
+
+    free(c->members); /* of a try before */
+    c->members = NULL;
+    c->n = 0;
+    if (!rc)
+        rc = sql_run(
+            db,
+            &(struct sql_query){
+                .text = text, SQL_PARAMS(sql_time(now - c->ttl_ms)), .on_row = on_member, .ctx = c},
+            err);
+    return rc;
 }
 
 int call_node_beat(struct sql *db, struct call_node_beat *c, struct err *err)
 {
     int64_t changed = 0;
-    int rc = sql_run(
-        db,
-        &(struct sql_query){.text = "UPDATE job_node SET state = ?, heartbeat_at = "
-                                    "{now} WHERE name = ? AND epoch = ?",
-                            SQL_PARAMS(sql_text(c->state), sql_text(c->name), sql_int(c->epoch)),
-                            .ret_changed = &changed},
-        err);
+    int rc = sql_run(db,
+                     &(struct sql_query){.text = "UPDATE job_node SET state = ?, heartbeat_at = "
+                                                 "{now} WHERE name = ? AND epoch = ?",
+                                         SQL_PARAMS(sql_textz(member_state_name(c->state)),
+                                                    sql_text(c->name), sql_int(c->epoch)),
+                                         .ret_changed = &changed},
+                     err);
 
-    return rc || changed ? rc : ERR_CONFLICT;
+    if (!rc && !changed)
+        rc = ERR_CONFLICT;
+    return rc ? rc : read_members(db, c, err);
 }
 
 /* ---- Alerts ------------------------------------------------------------------------------- */

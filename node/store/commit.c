@@ -7,6 +7,7 @@
 #include "node/store/sweep.h"
 
 #define MAX_BUSY 20       /* tries of one transaction */
+#define MAX_EXISTS 3      /* likewise, that meets a key which is taken: no row of others' by then */
 #define BUSY_AT_ONCE 2    /* of these, without a pause */
 #define BUSY_PAUSE_MS 100 /* at most */
 
@@ -169,6 +170,7 @@ static int run_transaction(struct worker *w, const struct transaction *t, struct
 {
     struct store *s = w->store;
     unsigned n_busy = 0;
+    unsigned n_exists = 0;
     int rc = sweep_admit(s, t->posted_at, err);
 
     if (rc)
@@ -180,7 +182,9 @@ static int run_transaction(struct worker *w, const struct transaction *t, struct
                      : err_set(err, ERR_UNAVAILABLE, "no connection to the database");
         if (!rc)
             count(w, t);
-        if (rc != ERR_UNAVAILABLE && rc != ERR_BUSY)
+        if (rc == ERR_EXISTS && ++n_exists >= MAX_EXISTS)
+            return ERR_INVALID;
+        if (rc != ERR_UNAVAILABLE && rc != ERR_BUSY && rc != ERR_EXISTS)
             return rc;
         if (rc == ERR_UNAVAILABLE) {
             leave_lane(w);
@@ -191,7 +195,7 @@ static int run_transaction(struct worker *w, const struct transaction *t, struct
             if (!worker_reconnect(w, t->posted_at + s->cfg.give_up_ms, err))
                 return give_up(w, t, err);
             atomic_fetch_add_explicit(&s->n_reconnects, 1, memory_order_relaxed);
-        } else {
+        } else if (rc == ERR_BUSY) {
             if (++n_busy >= MAX_BUSY || !sweep_may_retry(s, t->posted_at, began))
                 return give_up(w, t, err);
             if (n_busy > BUSY_AT_ONCE)
@@ -213,6 +217,29 @@ static void fail_owners(struct batch *b, size_t from, size_t n, int rc, const st
     }
 }
 
+/* The database can never write this row: its asker alone hears of it. */
+static void fail_row(struct batch *b, size_t at, const struct err *err)
+{
+    struct store_op *op = b->ops[b->owners[at]];
+    union batch_item item = b->items[at];
+
+    switch (b->kind) {
+    case STORE_SUBMIT:
+        item.submit->result = SUBMIT_FAILED;
+        item.submit->err = *err;
+        return;
+    case STORE_CLAIM:
+        item.claim->result = CLAIM_FAILED;
+        break;
+    case STORE_FINISH:
+        item.finish->result = FINISH_FAILED;
+        break;
+    default: /* a cancel is an operation of its own */
+        op->rc = ERR_CORRUPT;
+    }
+    op->err = *err;
+}
+
 /* Depth: the logarithm of the batch's rows. */
 static void run_rows(struct worker *w, size_t from, size_t n, mono_ms posted_at)
 {
@@ -227,17 +254,14 @@ static void run_rows(struct worker *w, size_t from, size_t n, mono_ms posted_at)
 
     if (!rc)
         return;
-    if (rc == ERR_INVALID && b->kind == STORE_SUBMIT) {
-        if (n > 1) {
-            run_rows(w, from, n / 2, posted_at);
-            run_rows(w, from + n / 2, n - n / 2, posted_at);
-        } else {
-            t.items[0].submit->result = SUBMIT_FAILED;
-            t.items[0].submit->err = err;
-        }
-        return;
+    if (rc != ERR_INVALID) {
+        fail_owners(b, from, n, rc, &err);
+    } else if (n > 1) {
+        run_rows(w, from, n / 2, posted_at);
+        run_rows(w, from + n / 2, n - n / 2, posted_at);
+    } else {
+        fail_row(b, from, &err);
     }
-    fail_owners(b, from, n, rc == ERR_INVALID ? ERR_CORRUPT : rc, &err);
 }
 
 static void run_single(struct worker *w, mono_ms posted_at)

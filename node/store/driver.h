@@ -6,6 +6,8 @@
  * Each function is one complete transaction (READ COMMITTED; SQLite: BEGIN IMMEDIATE): it returns 0
  * after the commit, or a negative code with nothing done:
  *   ERR_BUSY         deadlock, lock wait or serialization failure: run it again at once
+ *   ERR_EXISTS       a unique key is taken: by another since it was looked for (run it again), or,
+ * when that goes on, by a row that should not be there: as ERR_INVALID
  *   ERR_UNAVAILABLE  the connection is lost, or the server refuses (starting, read-only, full):
  * open a new one; the effect of the call is unknown. Every function may be run again with the same
  * arguments after that, and then reports what really holds. ERR_CORRUPT, ERR_NOMEM, ERR_INVALID
@@ -20,7 +22,7 @@ struct driver_conn; /* each driver's own */
 
 struct driver_options {
     int64_t statement_timeout_ms; /* no statement and no lock wait runs longer */
-    bool named_statements;        /* false: for transaction poolers */
+    bool named_statements;        /* false: for poolers; one that is noticed counts as false */
 };
 
 struct migration {
@@ -34,7 +36,7 @@ struct driver {
     bool one_writer;    /* one connection does all the writing (SQLite) */
 
     /* Opens; does not look at the schema. Warns through `ret_warning` (owned by the caller, may be
-     * set to NULL) about settings that weaken durability. */
+     * set to NULL) about settings that weaken durability, and about a pooler. */
     int (*open)(const char *url, const struct driver_options *opt, struct driver_conn **ret,
                 char **ret_warning, struct err *err);
     void (*close)(struct driver_conn *c);
@@ -48,8 +50,8 @@ struct driver {
 
     int (*take_ids)(struct driver_conn *c, int64_t *ret_first, int64_t *ret_n, struct err *err);
 
-    /* Items carry ids; keys are distinct; sorted by biz_uuid. A row that cannot be written fails
-     * the call with ERR_INVALID: the caller bisects. */
+    /* The batches. A row that cannot be written fails the call with ERR_INVALID: the caller
+     * bisects. Items carry ids; keys are distinct; sorted by biz_uuid. */
     int (*submit)(struct driver_conn *c, struct submit_item **items, size_t n, struct err *err);
     int (*claim)(struct driver_conn *c, struct claim_item **items, size_t n, struct str claimed_by,
                  int64_t margin_ms, struct err *err); /* sorted by id, ids distinct */

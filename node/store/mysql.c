@@ -111,6 +111,16 @@ static const struct sql_dialect my_dialect = {
 
 /* ---- The session --------------------------------------------------------------------------- */
 
+/* Seconds that an answer may take, and that a transaction may stand idle: the time that the server
+ * gives a statement, and more. */
+static unsigned patience(const struct driver_options *opt)
+{
+    int64_t limit = opt->statement_timeout_ms;
+
+    return (unsigned)((limit + (limit > 1000 ? limit : 1000) + 999) / 1000);
+}
+
+/* The server ends what has lost its client, locks and all. */
 static void put_limits(struct buf *b, const struct driver_conn *c, int64_t ms)
 {
     long long seconds = (ms + 999) / 1000;
@@ -118,7 +128,8 @@ static void put_limits(struct buf *b, const struct driver_conn *c, int64_t ms)
     buf_addf(b, "SET SESSION innodb_lock_wait_timeout = %lld, lock_wait_timeout = %lld, ", seconds,
              seconds);
     if (c->is_mariadb)
-        buf_addf(b, "max_statement_time = %lld.%03lld", (long long)ms / 1000, (long long)ms % 1000);
+        buf_addf(b, "max_statement_time = %lld.%03lld, idle_transaction_timeout = %u",
+                 (long long)ms / 1000, (long long)ms % 1000, patience(&c->opt));
     else
         buf_addf(b, "max_execution_time = %lld", (long long)ms);
 }
@@ -258,12 +269,17 @@ static int set_up(struct driver_conn *c, char **ret_warning, struct err *err)
         "ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', "
         "autocommit = 1, completion_type = 0, sql_select_limit = 18446744073709551615, "
         "sql_safe_updates = 0, "
-        "sql_big_selects = 1, wait_timeout = 86400";
+        "sql_big_selects = 1";
     int rc = check_version(c, err);
 
     watch_socket(c);
     if (!rc)
         rc = run_text(c, session, err);
+    if (!rc) /* MySQL has no other limit for a transaction whose client is gone */
+        rc = run_text(c,
+                      c->is_mariadb ? "SET SESSION wait_timeout = 86400"
+                                    : "SET SESSION wait_timeout = 600",
+                      err);
     if (!rc)
         rc = run_text(c, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE", err);
     if (!rc && c->is_mariadb) /* long lists stay lists */
@@ -283,7 +299,7 @@ static void my_close(struct driver_conn *c)
     free(c);
 }
 
-static int set_options(MYSQL *my, const struct mysql_url *u)
+static int set_options(MYSQL *my, const struct mysql_url *u, unsigned silence)
 {
     const unsigned protocol = MYSQL_PROTOCOL_TCP;
     const unsigned seconds = CONNECT_SECONDS;
@@ -292,6 +308,8 @@ static int set_options(MYSQL *my, const struct mysql_url *u)
     int rc = mysql_optionsv(my, MYSQL_OPT_PROTOCOL, &protocol);
 
     rc |= mysql_optionsv(my, MYSQL_OPT_CONNECT_TIMEOUT, &seconds);
+    rc |= mysql_optionsv(my, MYSQL_OPT_READ_TIMEOUT, &silence);
+    rc |= mysql_optionsv(my, MYSQL_OPT_WRITE_TIMEOUT, &silence);
     rc |= mysql_optionsv(my, MYSQL_OPT_LOCAL_INFILE, &off);
     rc |= mysql_optionsv(my, MYSQL_SET_CHARSET_NAME, "utf8mb4");
     rc |= mysql_optionsv(my, MYSQL_OPT_CONNECT_ATTR_ADD, "program_name", "jobflowd");
@@ -316,7 +334,7 @@ static int connect_to(struct driver_conn *c, const struct mysql_url *u, struct e
 
     (void)pthread_once(&once, init_library);
     c->my = mysql_init(NULL);
-    if (!c->my || set_options(c->my, u))
+    if (!c->my || set_options(c->my, u, patience(&c->opt)))
         return err_set(err, ERR_NOMEM, "no memory for a connection");
     if (!mysql_real_connect(c->my, u->host, u->user, u->password, u->database, u->port, NULL,
                             CLIENT_MULTI_STATEMENTS))

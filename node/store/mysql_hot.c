@@ -70,6 +70,7 @@ struct mine {
     struct my_ids ids;          /* theirs */
     size_t at;                  /* in by_id */
     size_t n;                   /* found */
+    bool taken;                 /* an id belongs to a task with another key */
 };
 
 static int compare_slots(const void *a, const void *b)
@@ -106,11 +107,15 @@ static int on_mine(void *ctx, const struct sql_value *row)
     struct mine *m = ctx;
 
     for (; m->at < m->run->n_open; m->at++) {
-        if (m->by_id[m->at]->item->task->id == row[0].i) {
-            m->by_id[m->at++]->inserted = true;
-            m->n++;
-            return 0;
-        }
+        struct submit_slot *slot = m->by_id[m->at];
+
+        if (slot->item->task->id != row[0].i)
+            continue;
+        m->taken |= !str_eq(slot->item->task->biz_uuid, row[1].s);
+        slot->inserted = true;
+        m->at++;
+        m->n++;
+        return 0;
     }
     return ERR_CORRUPT;
 }
@@ -148,7 +153,7 @@ static int find_keys(struct sql *db, struct submit_run *run, const char *before,
     return rc;
 }
 
-/* Not all rows went in: those that stand under my ids are mine. */
+/* Not all rows went in: those that stand under my ids, with my keys, are mine. */
 static int find_mine(struct sql *db, struct mine *m, struct err *err)
 {
     struct my_packet p;
@@ -156,11 +161,13 @@ static int find_mine(struct sql *db, struct mine *m, struct err *err)
 
     my_packet_start(&p, db);
     my_statement(&p, on_mine, m, NULL);
-    my_put(&p, "SELECT id FROM job_delay_task" BY_ID " WHERE ");
+    my_put(&p, "SELECT id, biz_uuid FROM job_delay_task" BY_ID " WHERE ");
     my_put_ids(&p, "id", &m->ids);
     my_put(&p, " ORDER BY id");
     rc = my_packet_run(&p, err);
     my_packet_fini(&p);
+    if (!rc && m->taken)
+        rc = err_set(err, ERR_EXISTS, "an id that is new to this node belongs to another task");
     return rc;
 }
 
@@ -315,7 +322,8 @@ static void put_scan(struct my_packet *p, const struct scan_key *k)
 
     my_put_query(p,
                  "SELECT " SCAN_COLUMNS " FROM job_delay_task FORCE INDEX (job_delay_task_due) "
-                 "WHERE service_name = ? AND shard = ? AND lane = ? AND next_attempt_time <= ?",
+                 "WHERE service_name = ? AND shard = ? AND lane = ? AND next_attempt_time <= ? "
+                 "AND " SCAN_STATUSES,
                  key, 4);
     if (k->from_time != WALL_NONE)
         my_put_query(p, " AND (next_attempt_time > ? OR (next_attempt_time = ? AND id > ?))", from,

@@ -19,6 +19,7 @@
 /* Names that not all versions of the client library have. */
 #define MARIADB_STATEMENT_TIMEOUT 1969
 #define MARIADB_CONNECTION_KILLED 1927
+#define MYSQL_IDLE_FOR_TOO_LONG 4031
 #define MYSQL_STATEMENT_TIMEOUT 3024
 #define MYSQL_CHECK_VIOLATED 3819
 #define MARIADB_CHECK_VIOLATED 4025
@@ -32,12 +33,13 @@ static int code_of(unsigned number)
     case ER_LOCK_WAIT_TIMEOUT:
     case ER_LOCK_TABLE_FULL:
     case ER_CHECKREAD: /* changed since it was read */
-    case ER_DUP_ENTRY: /* another wrote the key meanwhile */
     case ER_QUERY_INTERRUPTED:
     case ER_TOO_MANY_CONCURRENT_TRXS:
     case MARIADB_STATEMENT_TIMEOUT:
     case MYSQL_STATEMENT_TIMEOUT:
         return ERR_BUSY;
+    case ER_DUP_ENTRY:
+        return ERR_EXISTS;
     case CR_OUT_OF_MEMORY:
         return ERR_NOMEM;
     case ER_BAD_NULL_ERROR:
@@ -48,6 +50,9 @@ static int code_of(unsigned number)
     case ER_TRUNCATED_WRONG_VALUE_FOR_FIELD:
     case ER_DATA_TOO_LONG:
     case ER_TOO_BIG_ROWSIZE:
+    case ER_SIGNAL_EXCEPTION: /* a trigger's */
+    case ER_NO_REFERENCED_ROW_2:
+    case ER_ROW_IS_REFERENCED_2:
     case MYSQL_CHECK_VIOLATED:
     case MARIADB_CHECK_VIOLATED:
         return ERR_INVALID;
@@ -74,6 +79,7 @@ static int code_of(unsigned number)
     case ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION:
     case ER_USER_LIMIT_REACHED:
     case MARIADB_CONNECTION_KILLED:
+    case MYSQL_IDLE_FOR_TOO_LONG:
         return ERR_UNAVAILABLE;
     default:
         return number >= CR_MIN_ERROR && number <= CR_MAX_ERROR ? ERR_UNAVAILABLE : ERR_CORRUPT;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* PostgreSQL by libpq. Parameters and results are binary; statements are prepared once per
- * connection, under names unless a transaction pooler stands in between (named_statements = false).
- * READ COMMITTED, said explicitly. No session state but the time limits, and none at all behind a
- * pooler. */
+ * connection, under names unless a pooler stands in between, which is seen, or said by
+ * named_statements = false. READ COMMITTED, said explicitly. The session's state is a few settings;
+ * behind a pooler each transaction brings them along. */
 #include "node/store/postgres.h"
 
 #include <libpq-fe.h>
@@ -17,69 +17,24 @@
 #define ID_BLOCK 1000
 #define SERVER_VERSION_MIN 130000
 
-static int exec_plain(struct driver_conn *c, const char *text, struct err *err)
-{
-    PGresult *r = PQexec(c->pg, text);
-    ExecStatusType status = PQresultStatus(r);
-    int rc = status == PGRES_COMMAND_OK || status == PGRES_TUPLES_OK ? 0 : pg_fail(c, r, err);
-
-    PQclear(r);
-    return rc;
-}
-
 static int pg_script(struct sql *db, const char *text, struct err *err)
 {
     struct driver_conn *c = conn_of(db);
-    int rc = c->begin_pending ? exec_plain(c, PG_BEGIN, err) : 0;
+    int rc = c->begin_pending ? pg_exec(c, PG_BEGIN, err) : 0;
 
+    if (!rc && c->begin_pending && c->pooled)
+        rc = pg_exec(c, c->pooled, err);
     c->begin_pending = false;
-    return rc ? rc : exec_plain(c, text, err);
-}
-
-/* The limits of time, and: every statement here goes by an index. A table that has not been
- * analysed since it was small must not talk the planner into reading all of it. */
-static void put_settings(struct buf *b, const struct driver_conn *c, const char *set)
-{
-    static const char *const off[] = {"enable_seqscan", "enable_hashjoin", "enable_mergejoin"};
-
-    buf_addf(b, "%sdefault_transaction_isolation = 'read committed'", set);
-    buf_addf(b, "%sstatement_timeout = %lld", set, (long long)c->opt.statement_timeout_ms);
-    buf_addf(b, "%slock_timeout = %lld", set, (long long)c->opt.statement_timeout_ms);
-    for (size_t i = 0; i < sizeof(off) / sizeof(off[0]); i++)
-        buf_addf(b, "%s%s = off", set, off[i]);
-}
-
-/* Behind a pooler the settings belong to the transaction, else to the session. */
-static int begin_pooled(struct driver_conn *c, struct err *err)
-{
-    struct buf b = BUF_INIT;
-    int rc;
-
-    buf_addz(&b, PG_BEGIN);
-    put_settings(&b, c, "; SET LOCAL ");
-    buf_addc(&b, '\0');
-    rc = buf_ok(&b) ? pg_script(&c->sql, b.data, err) : err_set(err, ERR_NOMEM, "no memory");
-    buf_fini(&b);
-    return rc;
+    return rc ? rc : pg_exec(c, text, err);
 }
 
 static int pg_begin(struct sql *db, struct err *err)
 {
     struct driver_conn *c = conn_of(db);
 
-    c->in_transaction = true;
-    c->begin_pending = c->opt.named_statements;
-    return c->begin_pending ? 0 : begin_pooled(c, err);
-}
-
-int pg_begin_single(struct sql *db, struct err *err)
-{
-    struct driver_conn *c = conn_of(db);
-
-    if (c->opt.named_statements)
-        return 0;
-    c->in_transaction = true;
-    return begin_pooled(c, err);
+    (void)err;
+    c->in_transaction = c->begin_pending = true;
+    return 0;
 }
 
 static int pg_commit(struct sql *db, struct err *err)
@@ -92,7 +47,7 @@ static int pg_commit(struct sql *db, struct err *err)
         c->in_transaction = c->begin_pending = false;
         return 0;
     }
-    r = PQexec(c->pg, "COMMIT");
+    r = pg_exec_result(c, "COMMIT");
     rc = PQresultStatus(r) == PGRES_COMMAND_OK ? 0 : pg_fail(c, r, err);
     /* COMMIT of a failed transaction answers ROLLBACK. */
     if (!rc && strcmp(PQcmdStatus(r), "COMMIT") != 0)
@@ -107,7 +62,7 @@ static void pg_rollback(struct sql *db)
     struct driver_conn *c = conn_of(db);
 
     if (c->in_transaction && !c->begin_pending)
-        PQclear(PQexec(c->pg, "ROLLBACK"));
+        PQclear(pg_exec_result(c, "ROLLBACK")); /* else the connection is lost, and with it all */
     c->in_transaction = c->begin_pending = false;
 }
 
@@ -158,22 +113,97 @@ static int check_durability(struct driver_conn *c, char **ret_warning, struct er
     return rc;
 }
 
+/* The limits of time: the server ends what has lost its client, locks and all. And: every statement
+ * here goes by an index. A table that has not been analysed since it was small must not talk the
+ * planner into reading all of it. */
+static char *make_settings(const struct driver_conn *c, bool local)
+{
+    const struct {
+        const char *name;
+        int64_t ms; /* -1: off */
+    } settings[] = {
+        {"statement_timeout", c->opt.statement_timeout_ms},
+        {"lock_timeout", c->opt.statement_timeout_ms},
+        {"idle_in_transaction_session_timeout", pg_patience_ms(c)},
+        {"enable_seqscan", -1},
+        {"enable_hashjoin", -1},
+        {"enable_mergejoin", -1},
+        {"jit", -1}, /* a scan of a small table costs as much as the ban says: it is not worth it */
+    };
+    struct buf b = BUF_INIT;
+
+    buf_addf(&b, "SELECT set_config('default_transaction_isolation', 'read committed', %s)",
+             local ? "true" : "false");
+    for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
+        buf_addf(&b, ", set_config('%s', '", settings[i].name);
+        if (settings[i].ms < 0)
+            buf_addz(&b, "off");
+        else
+            buf_addi(&b, settings[i].ms);
+        buf_addf(&b, "', %s)", local ? "true" : "false");
+    }
+    buf_addc(&b, '\0');
+    if (buf_ok(&b))
+        return buf_steal(&b);
+    buf_fini(&b);
+    return NULL;
+}
+
+/* Whoever answers for the server makes up a process of its own: whether sessions or transactions
+ * are pooled cannot be told. */
+static int find_pooler(struct driver_conn *c, bool *ret, struct err *err)
+{
+    PGresult *r = pg_exec_result(c, "SELECT pg_backend_pid()");
+    int rc = PQresultStatus(r) == PGRES_TUPLES_OK ? 0 : pg_fail(c, r, err);
+
+    if (!rc)
+        *ret = strtol(PQgetvalue(r, 0, 0), NULL, 10) != PQbackendPID(c->pg);
+    PQclear(r);
+    return rc;
+}
+
+/* The settings go with the session, or with each transaction. */
+static int set_up_session(struct driver_conn *c, char **ret_warning, struct err *err)
+{
+    bool found = false;
+    char *settings;
+    int rc = c->opt.named_statements ? find_pooler(c, &found, err) : 0;
+
+    if (rc)
+        return rc;
+    settings = make_settings(c, found || !c->opt.named_statements);
+    if (!settings)
+        return err_set(err, ERR_NOMEM, "no memory for a connection");
+    if (!found && c->opt.named_statements) {
+        rc = pg_exec(c, settings, err);
+        free(settings);
+        return rc;
+    }
+    c->pooled = settings;
+    if (found) /* a copy that fails says nothing: the next connection does */
+        *ret_warning = strdup("a pooler stands before PostgreSQL: no statement gets a name. Set "
+                              "store.named_statements to false, or connect to the server itself");
+    return 0;
+}
+
 static int set_up(struct driver_conn *c, char **ret_warning, struct err *err)
 {
-    struct buf b = BUF_INIT;
+    char *pooler = NULL;
     int version = PQserverVersion(c->pg);
-    int rc = 0;
+    int rc;
 
     if (version < SERVER_VERSION_MIN)
         return err_set(err, ERR_UNAVAILABLE, "PostgreSQL %d is too old: 13 or newer is needed",
                        version / 10000);
-    if (c->opt.named_statements) {
-        put_settings(&b, c, "; SET SESSION ");
-        buf_addc(&b, '\0');
-        rc = buf_ok(&b) ? pg_script(&c->sql, b.data, err) : err_set(err, ERR_NOMEM, "no memory");
-        buf_fini(&b);
+    rc = set_up_session(c, &pooler, err);
+    if (!rc)
+        rc = check_durability(c, ret_warning, err);
+    if (!rc && !*ret_warning) {
+        *ret_warning = pooler; /* the weightier one first, of two */
+        return 0;
     }
-    return rc ? rc : check_durability(c, ret_warning, err);
+    free(pooler);
+    return rc;
 }
 
 static void pg_close(struct driver_conn *c)
@@ -181,6 +211,7 @@ static void pg_close(struct driver_conn *c)
     if (!c)
         return;
     PQfinish(c->pg);
+    free(c->pooled);
     free(c);
 }
 

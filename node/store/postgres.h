@@ -44,10 +44,6 @@ MUST_CHECK int pg_run(struct sql *db, const struct pg_query *q, struct err *err)
 #define PG_PIPELINE_MAX 4
 MUST_CHECK int pg_run_all(struct sql *db, const struct pg_query *q, size_t n, struct err *err);
 
-/* Before a statement that is a transaction of its own: begins one only where a pooler asks for it.
- * End with sql_end as usual. */
-MUST_CHECK int pg_begin_single(struct sql *db, struct err *err);
-
 /* postgres_hot.c: set-wise, one or two round trips a batch. */
 extern const struct submit_ops pg_submit_ops;
 MUST_CHECK int pg_claim(struct sql *db, struct claim_item **items, size_t n, struct str claimed_by,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ends of attempts and cancels, set-wise. Successes are one statement: DELETE … RETURNING into
- * INSERT. The others lock their rows in id order first, are judged, and written together. What a
+ * INSERT. The others are locked in id order first, then judged, and written together. In a batch of
+ * both all are locked first, since locks that are taken in another order are deadlocks. What a
  * statement did not answer goes row by row. */
 #include "node/store/postgres.h"
 
@@ -95,25 +96,20 @@ static int on_locked(void *ctx, const struct sql_value *row)
     return t ? task_from_brief(row, t) : ERR_CORRUPT;
 }
 
-/* Locks the rows of all that is no success. *ret_any: there are such. */
-static int lock_others(struct sql *db, struct ends *e, bool *ret_any, struct err *err)
+static int lock_rows(struct sql *db, struct ends *e, struct err *err)
 {
     static const char text[] = "SELECT " BRIEF_COLUMNS " "
                                "FROM job_delay_task WHERE id = ANY (?) ORDER BY id FOR UPDATE";
     struct pg_array ids = {0};
-    int rc = 0;
+    int rc;
 
     pg_array_start(&ids, PG_INT8);
-    for (size_t i = 0; i < e->n; i++) {
-        if (e->items[i]->kind != FINISH_SUCCESS)
-            pg_array_add(&ids, e->items[i]->id);
-    }
-    *ret_any = ids.n > 0;
-    if (*ret_any)
-        rc = pg_run(db,
-                    &(struct pg_query){
-                        .text = text, .arrays = &ids, .n_arrays = 1, .on_row = on_locked, .ctx = e},
-                    err);
+    for (size_t i = 0; i < e->n; i++)
+        pg_array_add(&ids, e->items[i]->id);
+    rc = pg_run(db,
+                &(struct pg_query){
+                    .text = text, .arrays = &ids, .n_arrays = 1, .on_row = on_locked, .ctx = e},
+                err);
     pg_array_fini(&ids);
     return rc;
 }
@@ -238,19 +234,15 @@ static int writes_run(struct sql *db, struct writes *s, wall_ms now, struct err 
 static int finish_others(struct sql *db, struct ends *e, struct err *err)
 {
     struct writes s = {0};
-    bool any;
     wall_ms now;
-    int rc = lock_others(db, e, &any, err);
+    int rc = sql_now(db, &now, err);
 
-    if (rc || !any)
-        return rc;
-    rc = sql_now(db, &now, err);
     writes_start(&s);
     for (size_t i = 0; !rc && i < e->n; i++) {
         const struct finish_item *f = e->items[i];
         struct finish_write write;
 
-        if (!e->live[i].id || !judge_can_finish(f, &e->live[i], now))
+        if (f->kind == FINISH_SUCCESS || !e->live[i].id || !judge_can_finish(f, &e->live[i], now))
             continue;
         e->done[i] = true;
         judge_finish_write(f, &write);
@@ -285,17 +277,18 @@ int pg_finish(struct sql *db, struct finish_item **items, size_t n, struct err *
                      .live = calloc(n, sizeof(struct task)),
                      .done = calloc(n, sizeof(bool)),
                      .n = n};
-    int rc;
+    bool mixed = n_successes(items, n) < n; /* else one statement does it */
+    int rc = 0;
 
     if (!e.live || !e.done)
         rc = err_set(err, ERR_NOMEM, "no memory for a batch");
-    else if (n_successes(items, n) == n)
-        rc = pg_begin_single(db, err);
-    else
+    else if (mixed)
         rc = db->d->begin(db, err);
+    if (!rc && mixed)
+        rc = lock_rows(db, &e, err);
     if (!rc)
         rc = finish_successes(db, &e, err);
-    if (!rc)
+    if (!rc && mixed)
         rc = finish_others(db, &e, err);
     for (size_t i = 0; !rc && i < n; i++) {
         if (e.done[i])

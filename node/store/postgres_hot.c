@@ -207,9 +207,7 @@ int pg_claim(struct sql *db, struct claim_item **items, size_t n, struct str cla
 
     for (size_t i = 0; i < n; i++)
         items[i]->task = NULL;
-    rc = pg_begin_single(db, err);
-    if (!rc)
-        rc = claim_set(db, &c, claimed_by, margin_ms, err);
+    rc = claim_set(db, &c, claimed_by, margin_ms, err); /* a transaction of its own */
     for (size_t i = 0; !rc && i < n; i++) {
         if (!items[i]->task)
             rc = row_claim_miss(db, items[i], claimed_by, err);
@@ -264,7 +262,8 @@ int pg_scan(struct sql *db, struct scan_op *op, struct err *err)
         "CROSS JOIN LATERAL (SELECT " SCAN_COLUMNS " FROM job_delay_task "
         "WHERE service_name = k.service AND shard = k.shard_no AND lane = k.lane_no AND "
         "next_attempt_time >= k.from_time AND (next_attempt_time, id) > (k.from_time, k.from_id) "
-        "AND next_attempt_time <= k.to_time ORDER BY next_attempt_time, id LIMIT k.lim) AS t";
+        "AND next_attempt_time <= k.to_time AND " SCAN_STATUSES
+        " ORDER BY next_attempt_time, id LIMIT k.lim) AS t";
     struct scan_rows s = {.op = op};
     struct pg_array a[K_N] = {0};
     int rc;

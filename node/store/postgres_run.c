@@ -6,6 +6,7 @@
 #include <assert.h>
 #include <endian.h>
 #include <libpq-fe.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,17 +28,21 @@ static bool state_is(const char *state, const char *const *list)
 /* By SQLSTATE or its class. */
 static int code_of(const char *state)
 {
-    /* Deadlock, serialization, lock not available, a time limit; a key that another wrote
-     * meanwhile. */
-    static const char *const busy[] = {"40", "55P03", "57014", "23505", NULL};
-    /* Connection, out of resources, shut down, read-only, and "the database is starting up". */
-    static const char *const away[] = {"08", "53", "57P", "25006", "58", NULL};
-    static const char *const invalid[] = {"22", "23", "54000", NULL};
+    /* Deadlock, serialization, lock not available, a time limit. */
+    static const char *const busy[] = {"40", "55P03", "57014", NULL};
+    static const char *const exists[] = {"23505", NULL};
+    /* Connection, out of resources, shut down, read-only, and "the database is starting up"; a
+     * transaction that was idle for too long. */
+    static const char *const away[] = {"08", "53", "57P", "25006", "25P03", "58", NULL};
+    /* Data, constraints, limits, and what a trigger raises. */
+    static const char *const invalid[] = {"22", "23", "54000", "P0", NULL};
 
     if (!state)
         return ERR_UNAVAILABLE;
     if (state_is(state, busy))
         return ERR_BUSY;
+    if (state_is(state, exists))
+        return ERR_EXISTS;
     if (state_is(state, away))
         return ERR_UNAVAILABLE;
     return state_is(state, invalid) ? ERR_INVALID : ERR_CORRUPT;
@@ -53,11 +58,71 @@ int pg_fail_text(struct err *err, int code, const char *text)
 
 int pg_fail(struct driver_conn *c, const PGresult *r, struct err *err)
 {
+    static const char *const lost_name[] = {"26000", "42P05", NULL};
     const char *state = r ? PQresultErrorField(r, PG_DIAG_SQLSTATE) : NULL;
 
+    if (c->silent)
+        return err_set(err, ERR_UNAVAILABLE, "PostgreSQL: no answer within %lld ms",
+                       (long long)pg_patience_ms(c));
+    if (state && state_is(state, lost_name)) /* by a new connection, and by the hint */
+        return err_set(err, ERR_UNAVAILABLE,
+                       "PostgreSQL: prepared statements get lost: a pooler? Set "
+                       "store.named_statements to false");
     if (PQstatus(c->pg) == CONNECTION_BAD)
         return pg_fail_text(err, ERR_UNAVAILABLE, PQerrorMessage(c->pg));
     return pg_fail_text(err, code_of(state), r ? PQresultErrorMessage(r) : PQerrorMessage(c->pg));
+}
+
+/* ---- Waiting ------------------------------------------------------------------------------ */
+
+/* PQgetResult, but a server that says nothing does not keep us: the next one sets c->silent. Only
+ * the time without a sign of life counts. */
+static PGresult *next_result(struct driver_conn *c)
+{
+    mono_ms until = clock_mono() + pg_patience_ms(c);
+
+    while (!c->silent && PQisBusy(c->pg)) {
+        struct pollfd fd = {.fd = PQsocket(c->pg), .events = POLLIN};
+        mono_ms now = clock_mono();
+
+        if (now >= until)
+            c->silent = true;
+        else if (poll(&fd, 1, (int)(until - now < 1000 ? until - now : 1000)) > 0) {
+            if (!PQconsumeInput(c->pg))
+                break; /* lost: PQgetResult says so */
+            until = clock_mono() + pg_patience_ms(c);
+        }
+    }
+    return c->silent ? NULL : PQgetResult(c->pg);
+}
+
+/* What PQexec… return, after what PQsend… has sent. */
+static PGresult *last_result(struct driver_conn *c)
+{
+    PGresult *last = NULL;
+    PGresult *r;
+
+    while ((r = next_result(c))) {
+        PQclear(last);
+        last = r;
+    }
+    return last;
+}
+
+PGresult *pg_exec_result(struct driver_conn *c, const char *text)
+{
+    return !c->silent && PQsendQuery(c->pg, text) ? last_result(c) : NULL;
+}
+
+int pg_exec(struct driver_conn *c, const char *text, struct err *err)
+{
+    PGresult *r = pg_exec_result(c, text);
+    ExecStatusType status = PQresultStatus(r);
+    bool ok = !c->silent && (status == PGRES_COMMAND_OK || status == PGRES_TUPLES_OK);
+    int rc = ok ? 0 : pg_fail(c, r, err);
+
+    PQclear(r);
+    return rc;
 }
 
 /* ---- Running a statement ------------------------------------------------------------------ */
@@ -182,7 +247,7 @@ static int prepare(struct driver_conn *c, const char *text, const struct params 
         buf_fini(&b);
         return err_set(err, ERR_NOMEM, "no memory for a statement");
     }
-    r = PQprepare(c->pg, name, b.data, p->n, p->types);
+    r = PQsendPrepare(c->pg, name, b.data, p->n, p->types) ? last_result(c) : NULL;
     rc = PQresultStatus(r) == PGRES_COMMAND_OK ? 0 : pg_fail(c, r, err);
     PQclear(r);
     buf_fini(&b);
@@ -206,7 +271,7 @@ struct request {
 static int request_ready(struct driver_conn *c, struct request *r, const char *text, bool once,
                          struct err *err)
 {
-    if (!once && c->opt.named_statements)
+    if (!once && !c->pooled)
         return prepare(c, text, &r->params, r->name, err);
     sql_expand(&r->text, c->sql.d, '$', text);
     buf_addc(&r->text, '\0');
@@ -218,25 +283,11 @@ static int take_result(struct driver_conn *c, const struct request *r, const PGr
 {
     ExecStatusType status = PQresultStatus(result);
 
-    if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK)
+    if (c->silent || (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK))
         return pg_fail(c, result, err);
     if (r->ret_changed)
         *r->ret_changed = strtoll(PQcmdTuples((PGresult *)result), NULL, 10);
     return r->on_row ? give_rows(result, r->on_row, r->ctx, err) : 0;
-}
-
-/* One statement, one round trip. */
-static int run_one(struct driver_conn *c, const struct request *r, struct err *err)
-{
-    const struct params *p = &r->params;
-    PGresult *result =
-        r->text.len ? PQexecParams(c->pg, r->text.data, p->n, p->types, p->values, p->lengths,
-                                   p->formats, 1)
-                    : PQexecPrepared(c->pg, r->name, p->n, p->values, p->lengths, p->formats, 1);
-    int rc = take_result(c, r, result, err);
-
-    PQclear(result);
-    return rc;
 }
 
 static bool send_one(struct driver_conn *c, const struct request *r)
@@ -249,51 +300,77 @@ static bool send_one(struct driver_conn *c, const struct request *r)
                : PQsendQueryPrepared(c->pg, r->name, p->n, p->values, p->lengths, p->formats, 1);
 }
 
-/* Takes the results in order. After an error the rest comes as aborted, and is dropped. */
-static int take_all(struct driver_conn *c, const struct request *r, size_t n, bool with_begin,
-                    struct err *err)
+/* One statement, one round trip. */
+static int run_one(struct driver_conn *c, const struct request *r, struct err *err)
 {
-    const struct request begin = {0};
-    int rc = 0;
+    PGresult *result = send_one(c, r) ? last_result(c) : NULL;
+    int rc = take_result(c, r, result, err);
 
-    for (size_t i = 0; i < n + with_begin; i++) {
-        const struct request *of = with_begin ? (i ? &r[i - 1] : &begin) : &r[i];
-        PGresult *result = PQgetResult(c->pg);
-
-        if (!rc)
-            rc = take_result(c, of, result, err);
-        PQclear(result);
-        if (result)
-            PQclear(PQgetResult(c->pg)); /* the NULL that ends a statement */
-    }
-    PQclear(PQgetResult(c->pg)); /* the synchronisation */
+    PQclear(result);
     return rc;
 }
 
-/* Several statements, one round trip. What comes back of the first ones fits the sockets' buffers
- * long before the last one is sent. */
-static int run_pipeline(struct driver_conn *c, const struct request *r, size_t n, struct err *err)
+/* Takes the results in order: of n_before statements without rows, the requests, and n_after such
+ * statements. After an error the rest comes as aborted, and is dropped. */
+static int take_all(struct driver_conn *c, const struct request *r, size_t n, size_t n_before,
+                    size_t n_after, struct err *err)
 {
-    bool with_begin = c->begin_pending;
+    const struct request plain = {0};
+    int rc = 0;
+
+    for (size_t i = 0; !c->silent && i < n_before + n + n_after; i++) {
+        bool is_mine = i >= n_before && i < n_before + n;
+        PGresult *result = next_result(c);
+
+        if (!rc)
+            rc = take_result(c, is_mine ? &r[i - n_before] : &plain, result, err);
+        PQclear(result);
+        if (result)
+            PQclear(next_result(c)); /* the NULL that ends a statement */
+    }
+    PQclear(next_result(c)); /* the synchronisation */
+    return rc || !c->silent ? rc : pg_fail(c, NULL, err);
+}
+
+static bool send_plain(struct driver_conn *c, const char *text)
+{
+    return PQsendQueryParams(c->pg, text, 0, NULL, NULL, NULL, NULL, 1);
+}
+
+/* Several statements, one round trip. What comes back of the first ones fits the sockets' buffers
+ * long before the last one is sent. `whole`: a transaction of their own. */
+static int run_pipeline(struct driver_conn *c, const struct request *r, size_t n, bool whole,
+                        struct err *err)
+{
+    bool begins = whole || c->begin_pending;
     bool sent = PQenterPipelineMode(c->pg);
     int rc;
 
     c->begin_pending = false;
-    if (sent && with_begin)
-        sent = PQsendQueryParams(c->pg, PG_BEGIN, 0, NULL, NULL, NULL, NULL, 1);
+    if (sent && begins)
+        sent = send_plain(c, PG_BEGIN) && (!c->pooled || send_plain(c, c->pooled));
     for (size_t i = 0; sent && i < n; i++)
         sent = send_one(c, &r[i]);
+    if (sent && whole)
+        sent = send_plain(c, "COMMIT");
     if (!sent || !PQpipelineSync(c->pg))
         return pg_fail_text(err, ERR_UNAVAILABLE, PQerrorMessage(c->pg));
-    rc = take_all(c, r, n, with_begin, err);
+    rc = take_all(c, r, n, begins ? 1 + !!c->pooled : 0, whole, err);
     if (!PQexitPipelineMode(c->pg) && !rc)
         rc = pg_fail_text(err, ERR_UNAVAILABLE, PQerrorMessage(c->pg));
+    if (rc && whole)
+        PQclear(pg_exec_result(c, "ROLLBACK")); /* else the connection is lost, and with it all */
     return rc;
 }
 
+/* Behind a pooler every statement needs a transaction, for its settings. */
 static int run_requests(struct driver_conn *c, const struct request *r, size_t n, struct err *err)
 {
-    return n == 1 && !c->begin_pending ? run_one(c, r, err) : run_pipeline(c, r, n, err);
+    bool whole = c->pooled && !c->in_transaction;
+
+    if (n == 1 && !whole && !c->begin_pending)
+        return run_one(c, r, err);
+    return run_pipeline(c, r, n, whole, err);
 }
 
 int pg_sql_run(struct sql *db, const struct sql_query *q, struct err *err)

@@ -12,6 +12,7 @@ static bool call_only_reads(const struct store_call *call)
     case CALL_GET:
     case CALL_LIST:
     case CALL_SERVICE_LIST:
+    case CALL_INSTANCE_LIST:
     case CALL_CLOCK:
         return true;
     default:

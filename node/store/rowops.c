@@ -100,10 +100,17 @@ int row_find_live(struct sql *db, int64_t id, struct task **ret, struct err *err
                    err);
 }
 
+/* Without a lock: the update has waited for whoever held the row, and a lock that is taken after
+ * those of later rows could be a deadlock. */
 int row_claim_miss(struct sql *db, struct claim_item *item, struct str claimed_by, struct err *err)
 {
+    static const char text[] = "SELECT " LIVE_COLUMNS " FROM job_delay_task WHERE id = ?";
     struct task *live = NULL;
-    int rc = row_find_live(db, item->id, &live, err);
+    int rc = sql_run(
+        db,
+        &(struct sql_query){
+            .text = text, SQL_PARAMS(sql_int(item->id)), .on_row = task_keep_row, .ctx = &live},
+        err);
 
     if (rc)
         return rc;
@@ -404,7 +411,7 @@ int row_scan(struct sql *db, struct scan_op *op, struct err *err)
     static const char text[] =
         "SELECT " SCAN_COLUMNS " FROM job_delay_task WHERE service_name = ? AND shard = ? AND "
         "lane = ? AND next_attempt_time >= ? AND (next_attempt_time, id) > (?, ?) AND "
-        "next_attempt_time <= ? ORDER BY next_attempt_time, id LIMIT ?";
+        "next_attempt_time <= ? AND " SCAN_STATUSES " ORDER BY next_attempt_time, id LIMIT ?";
     struct scan_rows s = {.op = op};
     int rc = 0;
 

@@ -29,6 +29,8 @@ MUST_CHECK int row_find_live(struct sql *db, int64_t id, struct task **ret, stru
 
 /* ---- Scans, shared by all ----------------------------------------------------------------- */
 
+/* Other rows of the index are people's work: one that nobody can read must not stop the others. */
+#define SCAN_STATUSES "status IN ('PENDING', 'RETRYING', 'SENDING', 'SENT')"
 #define SCAN_COLUMNS                                                                               \
     "id, next_attempt_time, status, attempt, deadline_at, retry_count, max_retry, priority, "      \
     "claimed_by, policy"

@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 
+#include "node/store/instances.h"
 #include "node/store/pack.h"
 
 #define SERVICE_COLUMNS                                                                            \
@@ -214,5 +215,7 @@ int service_delete(struct sql *db, struct call_service_delete *c, struct err *er
     rc = has_tasks(db, c->name, &used, err);
     if (rc)
         return rc;
-    return used ? err_set(err, ERR_CONFLICT, "live tasks name this service") : 0;
+    if (used)
+        return err_set(err, ERR_CONFLICT, "live tasks name this service");
+    return instances_drop(db, c->name, err);
 }

@@ -45,8 +45,9 @@ static int code_of(int sqlite_rc)
         return 0;
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
-    case SQLITE_CONSTRAINT: /* two writers of one key: run it again */
         return ERR_BUSY;
+    case SQLITE_CONSTRAINT:
+        return ERR_EXISTS;
     case SQLITE_NOMEM:
         return ERR_NOMEM;
     case SQLITE_TOOBIG:
@@ -61,12 +62,13 @@ static int code_of(int sqlite_rc)
     }
 }
 
-/* No other writer's doing: this row breaks the schema's rules. */
+/* This row breaks the schema's rules, or a trigger's. */
 static bool is_bad_row(struct driver_conn *c)
 {
     int extended = c->db ? sqlite3_extended_errcode(c->db) : 0;
 
-    return extended == SQLITE_CONSTRAINT_NOTNULL || extended == SQLITE_CONSTRAINT_CHECK;
+    return extended == SQLITE_CONSTRAINT_NOTNULL || extended == SQLITE_CONSTRAINT_CHECK ||
+           extended == SQLITE_CONSTRAINT_TRIGGER;
 }
 
 static int fail(struct driver_conn *c, int sqlite_rc, struct err *err)

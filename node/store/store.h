@@ -19,7 +19,9 @@
  * calls are refused at once (look-ups only without a connection); claims, finishes and scans wait
  * their turn up to give_up_ms, and are tried while there is a connection.
  *
- * A row that cannot be written is found by bisection and fails alone. The effect of a batch whose
+ * A row that cannot be written (the database's rules or somebody's trigger refuse it, or a row that
+ * should not be there has its key) is found by bisection and fails alone, whatever the batch
+ * does. The effect of a batch whose
  * commit is unknown is cleared up by running it again: every driver function is repeatable. */
 #ifndef JF_STORE_H
 #define JF_STORE_H

@@ -223,16 +223,38 @@ static int replace(struct sql *db, struct submit_item *item, struct err *err)
     return 0;
 }
 
+static int compare_existing(const void *a, const void *b)
+{
+    int64_t x = (*(struct submit_item *const *)a)->existing->id;
+    int64_t y = (*(struct submit_item *const *)b)->existing->id;
+
+    return (x > y) - (x < y);
+}
+
+/* In id order, as by all that locks several rows. */
 static int replace_all(struct sql *db, struct submit_run *run, struct err *err)
 {
-    for (size_t i = 0; i < run->n; i++) {
-        struct submit_item *item = run->slots[i].item;
-        int rc = item->result == SUBMIT_REPLACED ? replace(db, item, err) : 0;
+    struct submit_item **items = NULL;
+    size_t n = 0;
+    int rc = 0;
 
-        if (rc)
-            return rc;
+    for (size_t i = 0; i < run->n; i++)
+        n += run->slots[i].item->result == SUBMIT_REPLACED;
+    if (!n)
+        return 0;
+    items = calloc(n, sizeof(struct submit_item *));
+    if (!items)
+        return err_set(err, ERR_NOMEM, "no memory for a batch");
+    n = 0;
+    for (size_t i = 0; i < run->n; i++) {
+        if (run->slots[i].item->result == SUBMIT_REPLACED)
+            items[n++] = run->slots[i].item;
     }
-    return 0;
+    qsort(items, n, sizeof(struct submit_item *), compare_existing);
+    for (size_t i = 0; !rc && i < n; i++)
+        rc = replace(db, items[i], err);
+    free(items);
+    return rc;
 }
 
 static int see_services(struct sql *db, struct submit_run *run, struct err *err)
@@ -252,7 +274,9 @@ static int run_batch(struct sql *db, const struct submit_ops *ops, struct submit
 {
     int rc = db->d->begin(db, err);
 
-    for (int round = 0; !rc && run->n_open && round < ROUNDS_MAX; round++)
+    /* Another round inserts behind keys that come later in their order: two batches that do so wait
+     * for each other. */
+    for (int round = 0; !rc && run->n_open && round < (run->n > 1 ? 1 : ROUNDS_MAX); round++)
         rc = round_once(db, ops, run, !round, err);
     if (!rc && run->n_open)
         rc = err_set(err, ERR_BUSY, "keys kept moving between the tables");

@@ -276,6 +276,7 @@ def document_and_routes_agree(contract):
         routes |= {(verb.lower(), path) for verb, path in
                    re.findall(r'\{\s*VERB_([A-Z]+),\s*"([^"]+)"', text)}
         problems |= set(re.findall(r'TYPE\("([a-z-]+)"\)', text))
+    routes = {(verb, path) for verb, path in routes if not path.startswith("/internal/")}
     documented = {(method, path) for method, path, _ in contract.document.operations.values()}
     if routes != documented:
         raise Wrong(f"only in the server: {routes - documented}; only in the document: "
@@ -504,6 +505,31 @@ def story_of_a_service(contract):
     contract.expect(404, "pauseService", params=name)
 
 
+def story_of_an_instance(contract):
+    name = {"name": f"contract-d-{RUN}"}
+    pod = {"instance": "10.0.0.7:8080", "baseUrl": "http://127.0.0.1:9/x", "ttl": "1m"}
+    new = contract.expect(201, "registerInstance", params=name, body=pod)
+    if any(new[k] != v for k, v in pod.items()) or new["serviceName"] != name["name"]:
+        raise Wrong(f"the instance is {new}")
+    again = contract.expect(200, "registerInstance", params=name, body=pod)
+    if again["registeredAt"] != new["registeredAt"]:
+        raise Wrong(f"after its heartbeat the instance is {again}")
+    for bad in ({**pod, "ttl": "999ms"}, {**pod, "ttl": "601s"}, {**pod, "instance": ".."},
+                {**pod, "baseUrl": "http://169.254.169.254/"}, {**pod, "secret": "x" * 32}):
+        contract.expect(400, "registerInstance", params=name, body=bad)
+    listed = contract.expect(200, "listInstances", params=name)["instances"]
+    if listed != [again]:
+        raise Wrong(f"the instances are {listed}")
+    service = contract.expect(200, "getService", params=name)
+    if service["baseUrl"] is not None:
+        raise Wrong(f"the service is {service}")
+    one = {**name, "instance": pod["instance"]}
+    contract.expect(204, "removeInstance", params=one)
+    contract.expect(404, "removeInstance", params=one)
+    if contract.expect(200, "listInstances", params=name)["instances"]:
+        raise Wrong("it has left and is listed")
+
+
 def every_success_was_seen(contract):
     unseen = [f"{key} {status}" for key, (_, _, operation) in contract.document.operations.items()
               for status in operation["responses"]
@@ -528,6 +554,7 @@ def cases_of(contract):
         lambda: story_of_an_asynchronous_handler(contract)
     yield "times have bounds", lambda: times_have_bounds(contract)
     yield "the story of a service", lambda: story_of_a_service(contract)
+    yield "the story of an instance", lambda: story_of_an_instance(contract)
     yield "every success was seen", lambda: every_success_was_seen(contract)
 
 

@@ -22,6 +22,7 @@ class Stage:
 
     def __init__(self, kind, folder):
         self.folder = folder
+        self.kind = kind
         self.store = lib.STORES[kind](folder)
         self.handlers = lib.Handlers()
         self.receiver = lib.Receiver(self.handlers)
@@ -233,6 +234,48 @@ def database_53_works_without_named_statements(s):
     equal(node.client.delete("/api/delay-tasks/database-53-0").status, 409)
 
 
+TRIGGERS = {
+    "sqlite": ["CREATE TRIGGER refuse BEFORE INSERT ON job_delay_task_history "
+               "WHEN NEW.biz_uuid = 'refused-end' BEGIN SELECT RAISE(ABORT, 'no'); END",
+               "CREATE TRIGGER refuse2 BEFORE UPDATE ON job_delay_task WHEN NEW.biz_uuid = "
+               "'refused-claim' BEGIN SELECT RAISE(ABORT, 'no'); END", "DROP TRIGGER refuse2"],
+    "postgres": ["CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+                 "$$ BEGIN RAISE EXCEPTION 'no'; END $$; CREATE TRIGGER refuse BEFORE INSERT ON "
+                 "job_delay_task_history FOR EACH ROW WHEN (NEW.biz_uuid = 'refused-end') "
+                 "EXECUTE FUNCTION refuse()",
+                 "CREATE TRIGGER refuse2 BEFORE UPDATE ON job_delay_task FOR EACH ROW "
+                 "WHEN (NEW.biz_uuid = 'refused-claim') EXECUTE FUNCTION refuse()",
+                 "DROP TRIGGER refuse2 ON job_delay_task"],
+    "mysql": ["CREATE TRIGGER refuse BEFORE INSERT ON job_delay_task_history FOR EACH ROW "
+              "SET NEW.handler = IF(NEW.biz_uuid = 'refused-end', NULL, NEW.handler)",
+              "CREATE TRIGGER refuse2 BEFORE UPDATE ON job_delay_task FOR EACH ROW "
+              "SET NEW.handler = IF(NEW.biz_uuid = 'refused-claim', NULL, NEW.handler)",
+              "DROP TRIGGER refuse2"],
+}
+
+
+@case_with_nodes
+def a_row_that_the_database_refuses_fails_alone(s):
+    """One row that could not be written failed its batch, which was tried again for ever."""
+    node = s.start_node(SCHEDULER_GHOST_MARGIN="500ms", SCHEDULER_FULL_READ="1s")
+    refuse_end, refuse_claim, allow_claim = TRIGGERS[s.kind]
+    s.store.query(refuse_end)
+    s.store.query(refuse_claim)
+    tasks = [{"bizUuid": key, "serviceName": "shop", "handler": "h", "maxRetry": 1,
+              "timeout": "1s"} for key in
+             ["refused-end", "refused-claim", *(f"good-{n}" for n in range(50))]]
+    equal(node.client.post("/api/delay-tasks/batch", {"tasks": tasks}).status, 200)
+    for n in range(50):
+        equal(node.wait_status(f"good-{n}", "SUCCESS")["attempt"], 1)
+    equal(node.wait_status("refused-end", "FAILED")["attempt"], 2)
+    check(node.events("store.refused"), "the log says so")
+    equal((node.task("refused-claim")["status"], node.task("refused-claim")["attempt"]),
+          ("PENDING", 0))
+    equal(node.client.get("/readyz").status, 200)
+    s.store.query(allow_claim)
+    equal(node.wait_status("refused-claim", "SUCCESS")["attempt"], 1)
+
+
 @case_with_nodes
 def one_name_is_one_node(s):
     """Two processes under one name would rescue each other's work as their own orphans."""
@@ -271,6 +314,7 @@ ONE_NODE = [
     http_64_the_internal_network_stays_out_of_reach,
     database_52_a_zero_character_is_refused,
     database_53_works_without_named_statements,
+    a_row_that_the_database_refuses_fails_alone,
 ]
 
 # An SQLite file serves one node.

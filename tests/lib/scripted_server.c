@@ -122,6 +122,21 @@ static bool do_late(struct connection *c)
     return !gone_within(c, 300) && do_ok(c);
 }
 
+static bool do_think(struct connection *c)
+{
+    return put(c, "HTTP/1.1 102 Processing\r\n\r\n") && do_late(c);
+}
+
+static bool do_lengths(struct connection *c)
+{
+    return put(c, OK_HEAD "Content-Length: 1\r\nContent-Length: 2\r\n\r\nok");
+}
+
+static bool do_stray(struct connection *c)
+{
+    return do_ok(c) && !gone_within(c, 20) && answer(c, "200 OK", "", "stray");
+}
+
 static bool do_hang(struct connection *c)
 {
     wait_for_close(c);
@@ -179,6 +194,9 @@ static const struct {
     {"/chunked", do_chunked},
     {"/short", do_short},
     {"/late", do_late},
+    {"/think", do_think},
+    {"/lengths", do_lengths},
+    {"/stray", do_stray},
     {"/hang", do_hang},
     {"/stall", do_stall},
     {"/drip", do_drip},

@@ -9,6 +9,9 @@
  *   /chunked            200, "ok" in two chunks
  *   /short              says Content-Length: 10, sends 2 bytes, closes
  *   /late               200 after 300 ms
+ *   /think              102 at once, 200 after 300 ms
+ *   /lengths            200 with two different Content-Lengths
+ *   /stray              200, "ok", and 20 ms later another answer that nobody asked for
  *   /hang               reads the request, never answers
  *   /stall              begins an answer and never ends it
  *   /drip               an answer of one byte every 10 ms, without an end

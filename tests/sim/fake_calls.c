@@ -6,6 +6,8 @@
 
 #include "tests/sim/fake_internal.h"
 
+#include "node/core/nodecall.h"
+
 #define FAKE_ATTEMPTS_MAX 1000
 
 static struct task *must_dup(const struct task *t)
@@ -309,6 +311,14 @@ int fake_call(struct driver_conn *conn, struct store_call *call, struct err *err
         return fake_service_delete(db, (struct call_service_delete *)call);
     case CALL_SERVICE_LIST:
         return fake_service_list(db, (struct call_service_list *)call);
+    case CALL_INSTANCE_PUT:
+        return fake_instance_put(db, (struct call_instance_put *)call);
+    case CALL_INSTANCE_DELETE:
+        return fake_instance_delete(db, (struct call_instance_delete *)call);
+    case CALL_INSTANCE_LIST:
+        return fake_instance_list(db, (struct call_instance_list *)call);
+    case CALL_INSTANCE_PURGE:
+        return fake_instance_purge(db, (struct call_instance_purge *)call);
     case CALL_NODE_START:
         return fake_node_start(db, (struct call_node_start *)call);
     case CALL_NODE_BEAT:

@@ -71,6 +71,9 @@ void fake_db_free(struct fake_db *db)
     for (size_t i = 0; i < db->n_services; i++)
         free(db->services[i]);
     free(db->services);
+    for (size_t i = 0; i < db->n_instances; i++)
+        free(db->instances[i]);
+    free(db->instances);
     free(db->nodes);
     free(db);
 }

@@ -4,6 +4,8 @@
 #define JF_SIM_FAKE_INTERNAL_H
 
 #include "common/hash.h"
+#include "node/core/instance.h"
+#include "node/core/nodecall.h"
 #include "tests/sim/fake_driver.h"
 
 struct fake_row {
@@ -34,7 +36,12 @@ struct fake_alert {
 
 struct fake_node {
     char name[TASK_NAME_MAX + 1];
+    char address[MEMBER_ADDRESS_MAX + 1];
+    char version[MEMBER_VERSION_MAX + 1];
     int64_t epoch;
+    enum member_state state;
+    int32_t hash_version;
+    wall_ms started_at;
     wall_ms last_seen;
 };
 
@@ -56,6 +63,9 @@ struct fake_db {
     struct service **services; /* owned, by name */
     size_t n_services;
     size_t cap_services;
+    struct instance **instances; /* owned, by service and name */
+    size_t n_instances;
+    size_t cap_instances;
     struct fake_node *nodes; /* owned */
     size_t n_nodes;
     size_t cap_nodes;
@@ -75,6 +85,8 @@ struct fake_row *fake_row_by_key(const struct fake_db *db, struct str key); /* l
 void fake_write(struct fake_db *db, struct fake_row *row, const struct task *next, bool is_live,
                 enum fake_write how, const struct finish_item *finish);
 
+/* Copies a string to *p and moves that on; an absent one stays absent. */
+struct str fake_text(char **p, struct str s);
 bool fake_status_in(const struct fake_row *row, unsigned statuses); /* live, and one of them */
 void fake_add_attempt(struct fake_db *db, const struct task *t, const struct finish_item *f);
 void fake_add_alert(struct fake_db *db, const struct finish_item *f);
@@ -88,10 +100,18 @@ int fake_service_put(struct fake_db *db, struct call_service_put *c);
 int fake_service_pause(struct fake_db *db, struct call_service_pause *c);
 int fake_service_delete(struct fake_db *db, struct call_service_delete *c);
 int fake_service_list(struct fake_db *db, struct call_service_list *c);
+void fake_service_ensure(struct fake_db *db, struct str name); /* sees that it has a row */
 int fake_node_start(struct fake_db *db, struct call_node_start *c);
 int fake_node_beat(struct fake_db *db, struct call_node_beat *c);
 int fake_alert_list(struct fake_db *db, struct call_alert_list *c);
 int fake_alert_end(struct fake_db *db, struct call_alert_end *c);
+
+/* fake_instances.c */
+int fake_instance_put(struct fake_db *db, struct call_instance_put *c);
+int fake_instance_delete(struct fake_db *db, struct call_instance_delete *c);
+int fake_instance_list(struct fake_db *db, struct call_instance_list *c);
+int fake_instance_purge(struct fake_db *db, struct call_instance_purge *c);
+void fake_instances_drop(struct fake_db *db, struct str service_name);
 
 /* fake_calls.c, fake_hot.c: what the driver's table points to. */
 int fake_call(struct driver_conn *c, struct store_call *call, struct err *err);

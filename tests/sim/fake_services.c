@@ -6,9 +6,11 @@
 
 #include "tests/sim/fake_internal.h"
 
+#include "node/core/nodecall.h"
+
 /* ---- Attempts and alerts ------------------------------------------------------------------ */
 
-static struct str text_add(char **p, struct str s)
+struct str fake_text(char **p, struct str s)
 {
     struct str copy = {s.p ? *p : NULL, s.len};
 
@@ -32,9 +34,9 @@ void fake_add_attempt(struct fake_db *db, const struct task *t, const struct fin
               .started_at = t->claimed_at,
               .ended_at = fake_now(db),
               .http_status = f->http_status,
-              .outcome = text_add(&p, outcome),
-              .error = text_add(&p, f->error),
-              .node = text_add(&p, f->node)},
+              .outcome = fake_text(&p, outcome),
+              .error = fake_text(&p, f->error),
+              .node = fake_text(&p, f->node)},
     };
 }
 
@@ -120,10 +122,10 @@ static size_t service_text(const struct service *in)
 static void service_copy(struct service *dst, const struct service *in, char **p)
 {
     *dst = *in;
-    dst->name = text_add(p, in->name);
-    dst->base_url = text_add(p, in->base_url);
-    dst->secret = text_add(p, in->secret);
-    dst->policy = text_add(p, in->policy);
+    dst->name = fake_text(p, in->name);
+    dst->base_url = fake_text(p, in->base_url);
+    dst->secret = fake_text(p, in->secret);
+    dst->policy = fake_text(p, in->policy);
 }
 
 static struct service *service_dup(const struct service *in)
@@ -184,6 +186,16 @@ void fake_service_seen(struct fake_db *db, const struct task *t)
     (void)service_set(db, &next);
 }
 
+void fake_service_ensure(struct fake_db *db, struct str name)
+{
+    const struct service next = {.name = name, .shards = 1, .shards_seen = 1};
+    bool found;
+
+    (void)service_at(db, name, &found);
+    if (!found)
+        (void)service_set(db, &next);
+}
+
 const struct service *fake_service_find(const struct fake_db *db, struct str name)
 {
     for (size_t i = 0; i < db->n_services; i++) {
@@ -242,6 +254,7 @@ int fake_service_delete(struct fake_db *db, struct call_service_delete *c)
         if (str_eq(db->live.rows[k]->t->service_name, c->name))
             return ERR_CONFLICT;
     }
+    fake_instances_drop(db, c->name);
     free(db->services[i]);
     memmove(db->services + i, db->services + i + 1, (--db->n_services - i) * sizeof(*db->services));
     return 0;
@@ -285,6 +298,11 @@ int fake_node_start(struct fake_db *db, struct call_node_start *c)
     }
     c->epoch = ++node->epoch;
     node->last_seen = fake_now(db);
+    node->started_at = node->last_seen;
+    node->state = MEMBER_JOINING;
+    node->hash_version = c->hash_version;
+    (void)member_set_text(node->address, sizeof(node->address), c->address);
+    (void)member_set_text(node->version, sizeof(node->version), c->version);
     return 0;
 }
 
@@ -295,5 +313,26 @@ int fake_node_beat(struct fake_db *db, struct call_node_beat *c)
     if (!node || node->epoch != c->epoch)
         return ERR_CONFLICT;
     node->last_seen = fake_now(db);
+    node->state = c->state;
+    free(c->members);
+    c->members = calloc(db->n_nodes, sizeof(*c->members));
+    if (!c->members)
+        return ERR_NOMEM;
+    c->n = 0;
+    for (size_t i = 0; i < db->n_nodes; i++) {
+        const struct fake_node *other = &db->nodes[i];
+        struct member *m = &c->members[c->n];
+
+        if (other->last_seen <= fake_now(db) - c->ttl_ms)
+            continue;
+        *m = (struct member){.epoch = other->epoch,
+                             .state = other->state,
+                             .hash_version = other->hash_version,
+                             .started_at = other->started_at};
+        (void)member_set_text(m->name, sizeof(m->name), str_from(other->name));
+        (void)member_set_text(m->address, sizeof(m->address), str_from(other->address));
+        (void)member_set_text(m->version, sizeof(m->version), str_from(other->version));
+        c->n++;
+    }
     return 0;
 }

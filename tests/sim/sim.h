@@ -60,6 +60,9 @@ enum met {
     MET_SERVICE_PAUSES,
     MET_HINTS,
     MET_BACKLOGS, /* a scan brought as many rows as it may */
+    MET_VIEWS,    /* a node heard of another set of members */
+    MET_LEASES_LOST,
+    MET_FOREIGN, /* hints about another member's task */
     MET_N
 };
 const char *met_name(enum met m);
@@ -114,6 +117,7 @@ struct scenario {
     bool no_hints;  /* … though only scans find the tasks, which are submitted early enough */
     bool in_order;  /* a flood into few slots: the urgent go first */
     bool one_dies;  /* node 0 dies in the middle and stays dead; its tasks are rescued in time */
+    bool clustered; /* members share the services; else each node works for all */
 };
 extern const struct scenario scenarios[];
 extern const size_t n_scenarios;
@@ -146,6 +150,8 @@ struct sim {
     struct vnode *nodes[SIM_NODES_MAX];
     struct handlers *handlers;
     struct clients *clients;
+    unsigned members; /* by cluster.c */
+    unsigned terms[SIM_NODES_MAX];
     uint64_t met[MET_N];
     bool failed;
 };

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "node/core/nodecall.h"
+#include "tests/sim/cluster.h"
 #include "tests/sim/vnode_internal.h"
 
 #define VNODE_TICK_MAX_MS 1000
@@ -85,6 +87,11 @@ enum reach vnode_reach(const struct vnode *n, uint32_t life)
     if (!n->sched || n->life != life)
         return REACH_NEVER;
     return n->sim->now < n->paused_until ? REACH_LATER : REACH_NOW;
+}
+
+bool vnode_is_up(const struct vnode *n)
+{
+    return n->sched && !n->stopping;
 }
 
 bool vnode_is_idle(const struct vnode *n)
@@ -178,6 +185,19 @@ static void on_reread(struct sim *s, struct sim_event *ev)
     sim_at(s, ev, s->now + n->base->services_ms, on_reread);
 }
 
+static void set_members(struct vnode *n, unsigned members)
+{
+    struct str names[SIM_NODES_MAX];
+    size_t n_names = 0;
+
+    for (int i = 0; i < n->sim->sc->n_nodes; i++) {
+        if (members & 1u << i)
+            names[n_names++] = str_from(n->sim->nodes[i]->name);
+    }
+    n->members = members;
+    sched_members(n->sched, vnode_now(n), names, n_names, &n->actions);
+}
+
 static void on_boot(struct sim *s, struct sim_event *ev)
 {
     struct vnode *n = NODE_OF(ev, boot);
@@ -199,6 +219,10 @@ static void on_boot(struct sim *s, struct sim_event *ev)
     sched_store_state(n->sched, vnode_now(n), true);
     sim_at(s, &n->sync, s->now + n->base->sync_ms, on_sync);
     sim_at(s, &n->reread, s->now + n->base->services_ms, on_reread);
+    if (s->sc->clustered)
+        cluster_join(s, n->index);
+    else
+        set_members(n, 1u << n->index);
     vnode_read_services(n);
     vnode_pass(n);
 }
@@ -217,6 +241,7 @@ void vnode_crash(struct vnode *n)
     if (!n->sched)
         return;
     s->met[MET_CRASHES]++;
+    cluster_fall_silent(s, n->index);
     sim_note(s, "node %lld crashes", n->index, 0, 0, 0);
     vnode_down(n);
     sim_at(s, &n->boot,
@@ -227,6 +252,7 @@ void vnode_crash(struct vnode *n)
 void vnode_die(struct vnode *n)
 {
     n->sim->met[MET_DEATHS]++;
+    cluster_fall_silent(n->sim, n->index);
     sim_note(n->sim, "node %lld dies", n->index, 0, 0, 0);
     vnode_down(n);
 }
@@ -246,6 +272,7 @@ void vnode_stop(struct vnode *n)
     if (!n->sched || n->stopping)
         return;
     s->met[MET_STOPS]++;
+    cluster_leave(s, n->index);
     sim_note(s, "node %lld is told to stop", n->index, 0, 0, 0);
     n->stopping = true;
     n->stop_by = s->now + VNODE_GRACE_MS;
@@ -262,6 +289,10 @@ void vnode_pause(struct vnode *n, int64_t ms)
     s->met[MET_PAUSES]++;
     sim_note(s, "node %lld stands still for %lld ms", n->index, ms, 0, 0);
     n->paused_until = s->now + ms;
+    if (ms > CLUSTER_TTL_MS) {
+        cluster_fall_silent(s, n->index);
+        cluster_return(s, n->index, n->paused_until + sim_latency(s));
+    }
 }
 
 void vnode_clock_step(struct vnode *n, int64_t ms)
@@ -322,6 +353,39 @@ void vnode_heal(struct vnode *n)
         vnode_start(n);
 }
 
+/* ---- Members ------------------------------------------------------------------------------ */
+
+static void on_view(struct sim *s, struct sim_event *ev)
+{
+    struct state_event *e = (struct state_event *)ev;
+    struct vnode *n = e->node;
+
+    switch (vnode_reach(n, e->life)) {
+    case REACH_LATER:
+        sim_at(s, ev, n->paused_until, on_view);
+        return;
+    case REACH_NOW:
+        s->met[MET_VIEWS]++;
+        sim_note(s, "node %lld hears of the members %lld", n->index, cluster_members(s), 0, 0);
+        set_members(n, cluster_members(s));
+        vnode_pass(n);
+        break;
+    case REACH_NEVER:
+        break;
+    }
+    free(e);
+}
+
+void vnode_view(struct vnode *n, wall_ms at)
+{
+    struct state_event *e = sim_alloc(sizeof(*e));
+
+    e->ev.drop = state_drop;
+    e->node = n;
+    e->life = n->life;
+    sim_at(n->sim, &e->ev, at, on_view);
+}
+
 /* ---- Hints -------------------------------------------------------------------------------- */
 
 struct hint_event {
@@ -329,11 +393,7 @@ struct hint_event {
     struct vnode *node;
     uint32_t life;
     char service_name[16];
-    int64_t id;
-    wall_ms next_attempt_time;
-    int32_t shard;
-    int32_t lane;
-    int32_t attempt;
+    struct hint hint;
 };
 
 static void hint_drop(struct sim_event *ev)
@@ -352,9 +412,16 @@ static void on_hint(struct sim *s, struct sim_event *ev)
         return;
     case REACH_NOW:
         s->met[MET_HINTS]++;
-        if (!sched_hint(n->sched, vnode_now(n), str_from(h->service_name), h->shard, h->lane, h->id,
-                        h->attempt, h->next_attempt_time))
+        switch (sched_hint(n->sched, vnode_now(n), &h->hint)) {
+        case HINT_TAKEN:
+            break;
+        case HINT_UNKNOWN:
             vnode_read_services(n);
+            break;
+        case HINT_FOREIGN:
+            s->met[MET_FOREIGN]++;
+            break;
+        }
         vnode_pass(n);
         break;
     case REACH_NEVER:
@@ -371,10 +438,11 @@ void vnode_hint(struct vnode *n, const struct task *t)
     h->node = n;
     h->life = n->life;
     (void)snprintf(h->service_name, sizeof(h->service_name), STR_FMT, STR_ARG(t->service_name));
-    h->id = t->id;
-    h->next_attempt_time = t->next_attempt_time;
-    h->shard = t->shard;
-    h->lane = t->lane;
-    h->attempt = t->attempt;
+    h->hint = (struct hint){.service_name = str_from(h->service_name),
+                            .shard = t->shard,
+                            .lane = t->lane,
+                            .id = t->id,
+                            .attempt = t->attempt,
+                            .next_attempt_time = t->next_attempt_time};
     sim_at(n->sim, &h->ev, n->sim->now + sim_latency(n->sim), on_hint);
 }

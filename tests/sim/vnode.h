@@ -25,7 +25,10 @@ void vnode_pause(struct vnode *n, int64_t ms);
 void vnode_clock_step(struct vnode *n, int64_t ms);
 void vnode_store_state(struct vnode *n); /* it changed */
 void vnode_hint(struct vnode *n, const struct task *t);
-void vnode_heal(struct vnode *n);          /* goes on at once, with a right clock */
+/* At that time the node hears who is a member then. */
+void vnode_view(struct vnode *n, wall_ms at);
+void vnode_heal(struct vnode *n); /* goes on at once, with a right clock */
+bool vnode_is_up(const struct vnode *n);
 bool vnode_is_idle(const struct vnode *n); /* up and without a task in its books */
 
 /* "<node>/<epoch>" of the present incarnation; "" while down. */

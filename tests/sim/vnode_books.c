@@ -2,6 +2,7 @@
 /* What a node may ask for, counted a second time, outside the scheduler. */
 #include <stdlib.h>
 
+#include "node/core/ownership.h"
 #include "tests/sim/vnode_internal.h"
 
 #define BOOKS_KNOWN_MS 100 /* after a task was due, the node knows it */
@@ -52,6 +53,30 @@ static void check_order(struct vnode *n, int64_t id)
             sim_fail(s, "task %lld of priority %d goes before task %lld of priority %d",
                      (long long)id, t->priority, (long long)other->id, other->priority);
     }
+}
+
+/* By this node's own view of the members. */
+static bool is_owner(const struct vnode *n, struct str service_name, int32_t shard)
+{
+    struct str names[SIM_NODES_MAX];
+    int nodes[SIM_NODES_MAX];
+    size_t n_names = 0;
+    size_t owner;
+
+    for (int i = 0; i < n->sim->sc->n_nodes; i++) {
+        if (!(n->members & 1u << i))
+            continue;
+        nodes[n_names] = i;
+        names[n_names++] = str_from(n->sim->nodes[i]->name);
+    }
+    owner = ownership_find(names, n_names, service_name, shard);
+    return owner != OWNERSHIP_NOBODY && nodes[owner] == n->index;
+}
+
+void books_scan(struct vnode *n, const struct scan_key *key)
+{
+    if (!is_owner(n, key->service_name, key->shard))
+        sim_fail(n->sim, "node %d scans a shard of another member", n->index);
 }
 
 void books_claim(struct vnode *n, const struct claim_item *item)

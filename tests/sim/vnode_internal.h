@@ -58,6 +58,7 @@ struct vnode {
     struct sim_event reread; /* reads the services */
     struct sim_event boot;
     struct map64 flights; /* by task id */
+    unsigned members;     /* by its view */
     struct map64 busy;    /* ids that count against max_in_flight → BUSY_… */
     struct known_service services[SIM_SERVICES_MAX];
     struct early early[VNODE_EARLY];
@@ -82,6 +83,7 @@ void flight_end(struct vnode *n, int64_t id); /* NULL-safe: nothing without a fl
 void vnode_drop_flights(struct vnode *n);
 
 /* vnode_books.c: what a node may ask for, counted a second time. */
+void books_scan(struct vnode *n, const struct scan_key *key);
 void books_claim(struct vnode *n, const struct claim_item *item);
 /* How a claim went on: SENDS keeps its slot and its place, GIVEN_BACK its place. */
 enum claim_end { CLAIM_SENDS, CLAIM_GIVEN_BACK, CLAIM_OVER };

@@ -424,8 +424,10 @@ static struct op *build_scan(struct vnode *n, const struct actions *a)
     op->scan.keys = sim_alloc(a->n * sizeof(struct scan_key));
     op->scan.claimed_by = str_from(op->claimed_by);
     for (size_t i = 0; i < a->n; i++) {
-        if (a->list[i].kind == ACTION_SCAN)
-            op->scan.keys[op->scan.n_keys++] = a->list[i].scan;
+        if (a->list[i].kind != ACTION_SCAN)
+            continue;
+        op->scan.keys[op->scan.n_keys++] = a->list[i].scan;
+        books_scan(n, &a->list[i].scan);
     }
     keep_texts(op);
     return op;

@@ -160,6 +160,7 @@ static void test_payloads_arrive_byte_for_byte(struct world *w)
 {
     const struct str payloads[] = {
         STR("18446744073709551615"),
+        STR("{\"ns\":1491926160718000000,\"id\":9007199254740993}"),
         STR("1e400"),
         STR("1.10"),
         STR(" [ 1,\t\"\\n\\\\ \xf0\x9f\x90\x98\" ]\n"),
@@ -225,14 +226,14 @@ static void test_a_mixed_batch(struct world *w)
 static const struct test_case cases[] = {
     {"claim: a due task is won", test_a_due_task_is_won, 0},
     {"claim: a time-out of its own", test_a_time_out_of_its_own, 0},
-    {"claim: a stale attempt loses", test_a_stale_attempt_loses, 0},
+    {"claim-24: a stale attempt loses", test_a_stale_attempt_loses, 0},
     {"claim: two claimers on two connections", test_two_claimers_on_two_connections, 0},
     {"claim: not due yet", test_not_due_yet, 0},
     {"claim: never early", test_due_within_the_millisecond, 0},
     {"claim: moved since it was read", test_moved_since_it_was_read, 0},
     {"claim: what cannot be claimed", test_what_cannot_be_claimed, 0},
     {"claim: the payload is that of the row now", test_the_payload_is_that_of_the_row_now, 0},
-    {"claim: payloads arrive byte for byte", test_payloads_arrive_byte_for_byte, 0},
+    {"http-65: payloads arrive byte for byte", test_payloads_arrive_byte_for_byte, 0},
     {"claim: a retry keeps its count", test_a_retry_keeps_its_count, 0},
     {"claim: a mixed batch", test_a_mixed_batch, 0},
 };

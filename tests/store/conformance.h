@@ -39,15 +39,25 @@ struct backend {
     bool (*query)(const char *url, const char *sql, int64_t *ret, struct err *err);
     /* A transaction of its own that runs the statements and stays open. Aborts on an error. */
     void *(*hold)(const char *url, const char *sql);
+    /* One more statement; returns false when the database refuses it. */
+    bool (*run_held)(void *held, const char *sql);
     void (*release)(void *held, bool commit);
-    const char *lock_tasks;  /* a statement that keeps others from writing tasks */
-    const char *now_sql;     /* an expression: now, in a column of the tables */
-    const char *seconds_ago; /* an expression with one %d */
+    /* A trigger that refuses rows, and its end: formats of event, table and condition on NEW. */
+    const char *refuse;
+    const char *allow;
+    const char *old_snapshot; /* for hold(): reads, and goes on seeing what it saw then */
+    const char *lock_tasks;   /* a statement that keeps others from writing tasks */
+    const char *now_sql;      /* an expression: now, in a column of the tables */
+    const char *seconds_ago;  /* an expression with one %d */
 
     /* Server. Abort when it cannot be done. */
     void (*stop)(const struct backend *b, bool crash);
     void (*start)(const struct backend *b);
-    void (*run_on_server)(const struct backend *b, const char *sql); /* as its superuser */
+    /* As its superuser; the second gives the first column of the first row, as a number. */
+    void (*run_on_server)(const struct backend *b, const char *sql);
+    int64_t (*ask_server)(const struct backend *b, const char *sql);
+    const char *n_waiting;   /* queries: sessions that wait for a lock */
+    const char *n_deadlocks; /* that the server has met so far */
     void (*disconnect)(const struct backend *b, const char *url); /* all sessions of the database */
     void (*set_read_only)(const struct backend *b, const char *url, bool on);
 };
@@ -80,9 +90,15 @@ extern const struct case_list scan_cases;
 extern const struct case_list task_call_cases;
 extern const struct case_list list_cases;
 extern const struct case_list service_cases;
+extern const struct case_list instance_cases;
 extern const struct case_list alert_cases;
 extern const struct case_list schema_cases;
 extern const struct case_list race_cases;
+extern const struct case_list duel_cases;
+extern const struct case_list refusal_cases;
+extern const struct case_list lock_cases;
+extern const struct case_list bulk_cases;
+extern const struct case_list upkeep_cases;
 extern const struct case_list churn_cases;
 extern const struct case_list store_cases;
 extern const struct case_list outage_cases;

@@ -369,7 +369,7 @@ static const struct test_case cases[] = {
     {"finish: every end after SENT", test_every_end_after_sent, 0},
     {"finish: another attempt is lost", test_another_attempt_is_lost, 0},
     {"finish: another status is lost", test_another_status_is_lost, 0},
-    {"finish: long errors are stored", test_long_errors_are_stored, 0},
+    {"retry-44: long errors are stored", test_long_errors_are_stored, 0},
     {"finish: an attempt without answer", test_an_attempt_without_answer, 0},
     {"finish: attempts stay with a success", test_attempts_stay_with_a_success, 0},
     {"finish: a mixed batch", test_a_mixed_batch, 0},

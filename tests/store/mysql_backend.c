@@ -85,6 +85,13 @@ static void *hold(const char *url, const char *sql)
     return db;
 }
 
+static bool run_held(void *held, const char *sql)
+{
+    int64_t v;
+
+    return run(held, sql, &v);
+}
+
 static void release(void *held, bool commit)
 {
     must_run(held, commit ? "COMMIT; UNLOCK TABLES" : "ROLLBACK; UNLOCK TABLES");
@@ -132,6 +139,17 @@ static void run_on_server(const struct backend *b, const char *sql)
 
     must_run(db, sql);
     mysql_close(db);
+}
+
+static int64_t ask_server(const struct backend *b, const char *sql)
+{
+    MYSQL *db = open_server(b);
+    int64_t v = 0;
+
+    if (!run(db, sql, &v))
+        abort();
+    mysql_close(db);
+    return v;
 }
 
 static void create(const struct backend *b, char url[URL_SIZE])
@@ -237,13 +255,25 @@ struct backend *mysql_backend_new(struct err *err)
         .spoil = spoil,
         .query = query,
         .hold = hold,
+        .run_held = run_held,
         .release = release,
+        .refuse = "CREATE TRIGGER refuse_%2$s BEFORE %1$s ON %2$s FOR EACH ROW IF %3$s THEN "
+                  "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'a trigger refuses it'; END IF",
+        .allow = "DROP TRIGGER refuse_%2$s",
+        .old_snapshot = "ROLLBACK; SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ; "
+                        "START TRANSACTION WITH CONSISTENT SNAPSHOT; "
+                        "SELECT count(*) FROM job_delay_task",
         .lock_tasks = "LOCK TABLES job_delay_task WRITE",
         .now_sql = "UTC_TIMESTAMP(3)",
         .seconds_ago = "(UTC_TIMESTAMP(3) - INTERVAL %d SECOND)",
         .stop = stop,
         .start = start,
         .run_on_server = run_on_server,
+        .ask_server = ask_server,
+        .n_waiting = "SELECT count(*) FROM information_schema.innodb_trx "
+                     "WHERE trx_state = 'LOCK WAIT'",
+        .n_deadlocks = "SELECT variable_value FROM information_schema.global_status "
+                       "WHERE variable_name = 'INNODB_DEADLOCKS'",
         .disconnect = disconnect,
         .set_read_only = set_read_only,
     };

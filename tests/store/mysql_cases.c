@@ -22,22 +22,6 @@ static void set_global(struct world *w, const char *what)
     w->backend->run_on_server(w->backend, world_text(w, "SET GLOBAL %s", what).p);
 }
 
-/* Collations that pad would take them for the same. */
-static void test_trailing_blanks_differ(struct world *w)
-{
-    struct task blank = draft(w, "bar ");
-    struct task other = draft(w, "bar");
-
-    (void)put_key(w, "bar");
-    assert_null(look(w, "bar "));
-    assert_int_equal(cancel(w, "bar ", NULL), CANCEL_NOT_FOUND);
-    (void)put(w, &blank);
-    assert_int_equal(look(w, "bar ")->id, blank.id);
-    assert_int_equal(submit_one(w, &other, ON_CONFLICT_RETURN, false).result, SUBMIT_DUPLICATE);
-    assert_int_equal(cancel(w, "bar ", NULL), CANCEL_DONE);
-    assert_status(w, "bar", TASK_PENDING);
-}
-
 /* A server-wide default must not change what the statements rely on. */
 static void test_other_defaults_of_the_server(struct world *w)
 {
@@ -273,7 +257,6 @@ static void test_urls(struct world *w)
 
 static const struct test_case cases[] = {
     {"mysql: URLs", test_urls, NEEDS_MYSQL},
-    {"mysql: trailing blanks differ", test_trailing_blanks_differ, NEEDS_MYSQL},
     {"mysql: other defaults of the server", test_other_defaults_of_the_server, NEEDS_MYSQL},
     {"mysql: weak durability is told", test_weak_durability_is_told, NEEDS_MYSQL},
     {"mysql: what cannot be opened", test_what_cannot_be_opened, NEEDS_MYSQL},

@@ -66,6 +66,15 @@ static void *hold(const char *url, const char *sql)
     return db;
 }
 
+static bool run_held(void *held, const char *sql)
+{
+    PGresult *res = PQexec(held, sql);
+    ExecStatusType status = PQresultStatus(res);
+
+    PQclear(res);
+    return status == PGRES_TUPLES_OK || status == PGRES_COMMAND_OK;
+}
+
 static void release(void *held, bool commit)
 {
     must_run(held, commit ? "COMMIT" : "ROLLBACK");
@@ -106,6 +115,18 @@ static void run_on_server(const struct backend *b, const char *sql)
     db = open_db(url);
     must_run(db, sql);
     PQfinish(db);
+}
+
+static int64_t ask_server(const struct backend *b, const char *sql)
+{
+    const struct postgres_place *place = b->ctx;
+    char url[DBSERVER_URL_MAX];
+    struct err err = {0};
+    int64_t v;
+
+    dbserver_url(place->server, "postgres", url);
+    must(query(url, sql, &v, &err) ? 0 : ERR_INVALID, &err);
+    return v;
 }
 
 static void create(const struct backend *b, char url[URL_SIZE])
@@ -215,13 +236,24 @@ struct backend *postgres_backend_new(struct err *err)
         .spoil = spoil,
         .query = query,
         .hold = hold,
+        .run_held = run_held,
         .release = release,
+        .refuse = "CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+                  "$$ BEGIN RAISE EXCEPTION 'a trigger refuses it'; END $$; "
+                  "CREATE TRIGGER refuse_%2$s BEFORE %1$s ON %2$s FOR EACH ROW WHEN (%3$s) "
+                  "EXECUTE FUNCTION refuse()",
+        .allow = "DROP TRIGGER refuse_%2$s ON %2$s",
+        .old_snapshot = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; "
+                        "SELECT count(*) FROM job_delay_task",
         .lock_tasks = "LOCK TABLE job_delay_task IN ACCESS EXCLUSIVE MODE",
         .now_sql = "now()",
         .seconds_ago = "(now() - interval '%d seconds')",
         .stop = stop,
         .start = start,
         .run_on_server = run_on_server,
+        .ask_server = ask_server,
+        .n_waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted",
+        .n_deadlocks = "SELECT sum(deadlocks)::bigint FROM pg_stat_database",
         .disconnect = disconnect,
         .set_read_only = set_read_only,
     };

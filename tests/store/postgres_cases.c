@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "node/store/sql.h"
 #include "tests/store/world.h"
 
 /* Claims change no indexed column and find room in their page, also together with their
@@ -65,6 +66,23 @@ static void test_without_named_statements(struct world *w)
     }
     assert_int_equal(cancel(w, "k0", NULL), CANCEL_FINISHED);
     assert_int_equal(cancel(w, "nobody", NULL), CANCEL_NOT_FOUND);
+}
+
+/* A pooler that cannot be seen gives another session: what to set is said, and a new connection
+ * does. */
+static void test_statements_that_got_lost(struct world *w)
+{
+    struct call_clock clock = {.call = {.op = {.kind = STORE_CALL}, .what = CALL_CLOCK}};
+    struct err err = {0};
+
+    assert_int_equal(w->d->call(w->conn, &clock.call, &err), 0);
+    assert_int_equal(sql_run((struct sql *)w->conn, /* its first member */
+                             &(struct sql_query){.text = "DEALLOCATE ALL", .once = true}, &err),
+                     0);
+    assert_int_equal(w->d->call(w->conn, &clock.call, &err), ERR_UNAVAILABLE);
+    assert_non_null(strstr(err.text, "store.named_statements"));
+    w->conn = world_connect(w);
+    assert_int_equal(w->d->call(w->conn, &clock.call, &err), 0);
 }
 
 /* Two settings that weaken what an answer promises. */
@@ -128,7 +146,8 @@ static void test_another_schema_of_the_same_database(struct world *w)
 
 static const struct test_case cases[] = {
     {"postgres: claims are HOT", test_claims_are_hot, NEEDS_POSTGRES},
-    {"postgres: without named statements", test_without_named_statements, NEEDS_POSTGRES},
+    {"database-53: without named statements", test_without_named_statements, NEEDS_POSTGRES},
+    {"database-53: statements that got lost", test_statements_that_got_lost, NEEDS_POSTGRES},
     {"postgres: weak durability is told", test_weak_durability_is_told, NEEDS_POSTGRES},
     {"postgres: other defaults of the database", test_other_defaults_of_the_database,
      NEEDS_POSTGRES},

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Several connections in threads of their own. Threads only note what they saw; the test's thread
- * judges it after they have ended. */
+/* Several connections in threads of their own. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -13,51 +12,7 @@
 
 #include <cmocka.h>
 
-#include "tests/store/world.h"
-
-#define MAX_BUSY 1000
-
-/* A thread with its connection. */
-struct actor {
-    pthread_t thread;
-    struct world *w;
-    struct driver_conn *conn;
-    void *ctx;
-    size_t index;
-    int rc; /* the first unexpected one */
-    struct err err;
-    struct rng rng;
-};
-
-static void start(struct world *w, struct actor *a, size_t index, void *(*run)(void *), void *ctx)
-{
-    *a = (struct actor){
-        .w = w, .conn = world_connect(w), .ctx = ctx, .index = index, .rng = {index + 1}};
-    assert_int_equal(pthread_create(&a->thread, NULL, run, a), 0);
-}
-
-static void join(struct actor *a, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        assert_int_equal(pthread_join(a[i].thread, NULL), 0);
-    for (size_t i = 0; i < n; i++) {
-        if (a[i].rc)
-            fail_msg("thread %zu: %s: %s", i, err_name(a[i].rc), a[i].err.text);
-    }
-}
-
-/* Runs `expr` again while it is busy; notes any other error. True when it worked. */
-#define TRY(a, expr)                                                                               \
-    ({                                                                                             \
-        int rc_;                                                                                   \
-        int left_ = MAX_BUSY;                                                                      \
-        do {                                                                                       \
-            rc_ = (expr);                                                                          \
-        } while (rc_ == ERR_BUSY && left_--);                                                      \
-        if (rc_ && !(a)->rc)                                                                       \
-            (a)->rc = rc_;                                                                         \
-        rc_ == 0;                                                                                  \
-    })
+#include "tests/store/actors.h"
 
 /* ---- One key, five clients ----------------------------------------------------------------- */
 
@@ -118,8 +73,8 @@ static void test_five_clients_submit_one_key(struct world *w)
         }
     }
     for (size_t i = 0; i < CLIENTS; i++)
-        start(w, &actors[i], i, run_client, s);
-    join(actors, CLIENTS);
+        actor_start(w, &actors[i], i, run_client, s);
+    actors_join(actors, CLIENTS);
     (void)pthread_barrier_destroy(&s->barrier);
     for (size_t i = 0; i < CLIENTS; i++) {
         for (size_t round = 0; round < ROUNDS; round++)
@@ -167,12 +122,12 @@ static void submit_behind(struct world *w, const char *key, bool commit, struct 
     held = w->backend->hold(w->url, sql.p);
     ret->item = (struct submit_item){.task = &t};
     atomic_init(&ret->done, false);
-    start(w, &a, 0, run_one_submit, ret);
+    actor_start(w, &a, 0, run_one_submit, ret);
     for (int i = 0; i < 50 && !atomic_load(&ret->done); i++)
         nap(); /* so that it gets as far as it can */
     assert_false(atomic_load(&ret->done));
     w->backend->release(held, commit);
-    join(&a, 1);
+    actors_join(&a, 1);
     (void)world_keep_task(w, ret->item.existing);
     assert_non_null(look(w, key));
     if (commit)
@@ -254,8 +209,8 @@ static void test_two_claimers_win_each_task_once(struct world *w)
     assert_non_null(r);
     put_many(w, "c", CLAIMS, &like, r->ids);
     for (size_t i = 0; i < 2; i++)
-        start(w, &actors[i], i, run_claimer, r);
-    join(actors, 2);
+        actor_start(w, &actors[i], i, run_claimer, r);
+    actors_join(actors, 2);
     for (size_t i = 0; i < CLAIMS; i++) {
         const struct task *a = world_keep_task(w, r->items[0][i].task);
         const struct task *b = world_keep_task(w, r->items[1][i].task);
@@ -286,18 +241,13 @@ static void *run_heart(void *arg)
         for (size_t i = 0; i < GHOSTS; i++) {
             struct call_extend c = {.id = r->ids[i], .attempt = 1, .extend_ms = 4};
             int rc;
-            int left = MAX_BUSY;
 
             c.call.op.kind = STORE_CALL;
             c.call.what = CALL_EXTEND;
-            do {
-                rc = a->w->d->call(a->conn, &c.call, &a->err);
-            } while (rc == ERR_BUSY && left--);
+            rc = ACTOR_RUN(a, a->w->d->call(a->conn, &c.call, &a->err));
             task_free(c.task);
-            if (!rc)
+            if (actor_expect(a, rc, ERR_CONFLICT))
                 r->told[i] = c.deadline_at;
-            else if (rc != ERR_CONFLICT && !a->rc)
-                a->rc = rc;
         }
     }
     return NULL;
@@ -351,9 +301,9 @@ static void test_heartbeats_against_rescues(struct world *w)
     assert_int_equal(w->d->claim(w->conn, list, GHOSTS, STR(NODE), 5, &err), 0);
     for (size_t i = 0; i < GHOSTS; i++)
         (void)world_keep_task(w, items[i].task);
-    start(w, &actors[0], 0, run_heart, r);
-    start(w, &actors[1], 1, run_rescuer, r);
-    join(actors, 2);
+    actor_start(w, &actors[0], 0, run_heart, r);
+    actor_start(w, &actors[1], 1, run_rescuer, r);
+    actors_join(actors, 2);
     for (size_t i = 0; i < GHOSTS; i++) {
         struct call_get c = look_attempts(w, r->ids[i]);
 
@@ -365,10 +315,11 @@ static void test_heartbeats_against_rescues(struct world *w)
 }
 
 static const struct test_case cases[] = {
-    {"race: five clients submit one key", test_five_clients_submit_one_key, NEEDS_THREADS},
-    {"race: the first one is rolled back", test_the_first_one_is_rolled_back,
+    {"idempotency-16: five clients submit one key", test_five_clients_submit_one_key,
+     NEEDS_THREADS},
+    {"idempotency-16: the first one is rolled back", test_the_first_one_is_rolled_back,
      NEEDS_THREADS | NEEDS_SQL},
-    {"race: the first one commits late", test_the_first_one_commits_late,
+    {"idempotency-16: the first one commits late", test_the_first_one_commits_late,
      NEEDS_THREADS | NEEDS_SQL},
     {"race: a wait for a lock ends", test_a_wait_for_a_lock_ends, NEEDS_SQL},
     {"race: two claimers", test_two_claimers_win_each_task_once, NEEDS_THREADS},

@@ -61,6 +61,32 @@ static void test_a_ghost_is_rescued(struct world *w)
     assert_str(c.attempts[0].outcome, "ghost");
 }
 
+/* Whatever becomes of the node that claimed it. */
+static void test_an_attempt_is_counted_at_its_claim(struct world *w)
+{
+    enum { MAX_RETRY = 3 };
+    int64_t id = put_key(w, "k");
+
+    for (int32_t attempt = 1; attempt <= 1 + MAX_RETRY; attempt++) {
+        struct claim_item item = {.id = id, .attempt = attempt - 1, .timeout_ms = 1};
+        struct claim_item *list[] = {&item};
+        struct finish_item f =
+            finish_of(w, id, attempt, attempt <= MAX_RETRY ? FINISH_RETRY : FINISH_FAIL);
+        struct err err = {0};
+
+        assert_int_equal(w->d->claim(w->conn, list, 1, STR(NODE), 1, &err), 0);
+        assert_int_equal(item.result, CLAIM_WON);
+        assert_int_equal(look(w, "k")->attempt, attempt);
+        world_wait_past(w, world_keep_task(w, item.task)->deadline_at);
+        f.past_deadline = true;
+        f.retry_count = attempt <= MAX_RETRY ? attempt : MAX_RETRY;
+        assert_int_equal(finish_one(w, f), FINISH_DONE);
+    }
+    assert_status(w, "k", TASK_FAILED);
+    assert_int_equal(look(w, "k")->attempt, 1 + MAX_RETRY);
+    assert_int_equal(look_attempts(w, id).n_attempts, 1 + MAX_RETRY);
+}
+
 static void test_no_rescue_before_the_deadline(struct world *w)
 {
     static const enum task_status statuses[] = {TASK_SENDING, TASK_SENT};
@@ -240,9 +266,10 @@ static void test_a_heartbeat_keeps_the_rescue_away(struct world *w)
 
 static const struct test_case cases[] = {
     {"rescue: a ghost", test_a_ghost_is_rescued, 0},
+    {"retry-43: an attempt is counted at its claim", test_an_attempt_is_counted_at_its_claim, 0},
     {"rescue: not before the deadline", test_no_rescue_before_the_deadline, 0},
     {"rescue: a result that never came", test_a_result_that_never_came, 0},
-    {"rescue: a stale one changes nothing", test_a_stale_rescue_changes_nothing, 0},
+    {"claim-25: a stale rescue changes nothing", test_a_stale_rescue_changes_nothing, 0},
     {"rescue: a late answer still counts", test_a_late_answer_still_counts, 0},
     {"rescue: an answer after it is lost", test_an_answer_after_the_rescue_is_lost, 0},
     {"heartbeat: moves the deadline", test_a_heartbeat_moves_the_deadline, 0},

@@ -263,6 +263,26 @@ static void test_statuses_in_the_index(struct world *w)
     check_row(w, &op, look(w, "own policy"));
 }
 
+/* People edit the table by hand, and leave next_attempt_time as it was. */
+static void test_statuses_that_people_wrote(struct world *w)
+{
+    static const char *const statuses[] = {"ON_HOLD", "", "pending", "FAILED", "SUCCESS"};
+    struct scan_key key = key_of("svc", 0, LANE);
+    struct task like = draft(w, "like");
+    int64_t ids[8];
+    struct scan_op op;
+
+    put_many(w, "k", 8, &like, ids);
+    for (size_t i = 0; i < 5; i++)
+        (void)sql_value(w, "UPDATE job_delay_task SET status = '%s' WHERE id = %" PRId64,
+                        statuses[i], ids[i]);
+    key.limit = 3;
+    op = scan(w, &key, 1);
+    assert_int_equal(op.n_rows, 3);
+    for (size_t i = 0; i < 3; i++)
+        assert_true(op.rows[i].id == ids[5 + i]);
+}
+
 /* SENDING rows claimed under this node's name by an earlier epoch, and no others: names that are
  * patterns, prefixes or other cases of this one belong to other nodes. */
 static void test_own_orphans(struct world *w)
@@ -315,6 +335,7 @@ static const struct test_case cases[] = {
     {"scan: many keys at once", test_many_keys_in_one_scan, 0},
     {"scan: limits and bounds of each key", test_each_key_has_its_own_limit_and_bounds, 0},
     {"scan: statuses in the index", test_statuses_in_the_index, 0},
+    {"scan: statuses that people wrote", test_statuses_that_people_wrote, NEEDS_SQL},
     {"scan: own orphans", test_own_orphans, 0},
     {"scan: SENT is no orphan", test_sent_is_no_orphan, 0},
 };

@@ -12,6 +12,8 @@
 
 #include "tests/store/world.h"
 
+#include "node/core/nodecall.h"
+
 static struct call_service_list services(struct world *w)
 {
     struct call_service_list c = {0};
@@ -246,19 +248,71 @@ static void test_no_delete_while_tasks_live(struct world *w)
 
 static struct call_node_start start_node(struct world *w, const char *name)
 {
-    struct call_node_start c = {
-        .name = str_from(name), .address = STR("127.0.0.1:7070"), .version = STR("0.1.0")};
+    struct call_node_start c = {.name = str_from(name),
+                                .address = STR("127.0.0.1:7070"),
+                                .version = STR("0.1.0"),
+                                .hash_version = 7};
 
     assert_int_equal(call(w, &c.call, CALL_NODE_START), 0);
     assert_true(c.epoch > 0);
     return c;
 }
 
-static int beat(struct world *w, const char *name, int64_t epoch, const char *state)
+/* Keeps the members that live in `c`: the caller frees them. */
+static int beat_into(struct world *w, struct call_node_beat *c, const char *name, int64_t epoch,
+                     enum member_state state, int64_t ttl_ms)
 {
-    struct call_node_beat c = {.name = str_from(name), .epoch = epoch, .state = str_from(state)};
+    *c = (struct call_node_beat){
+        .name = str_from(name), .epoch = epoch, .state = state, .ttl_ms = ttl_ms};
+    return call(w, &c->call, CALL_NODE_BEAT);
+}
 
-    return call(w, &c.call, CALL_NODE_BEAT);
+static int beat(struct world *w, const char *name, int64_t epoch, enum member_state state)
+{
+    struct call_node_beat c;
+    int rc = beat_into(w, &c, name, epoch, state, 60000);
+
+    free(c.members);
+    return rc;
+}
+
+static const struct member *member_of(const struct call_node_beat *c, const char *name)
+{
+    for (size_t i = 0; i < c->n; i++) {
+        if (!strcmp(c->members[i].name, name))
+            return &c->members[i];
+    }
+    return NULL;
+}
+
+enum { SHORT_TTL_MS = 200 };
+
+static void test_beats_tell_of_members(struct world *w)
+{
+    struct call_node_start a = start_node(w, "node-a");
+    struct call_node_start b = start_node(w, "node-b");
+    struct call_node_beat c;
+
+    assert_int_equal(beat_into(w, &c, "node-a", a.epoch, MEMBER_ACTIVE, 60000), 0);
+    assert_int_equal(c.n, 2);
+    assert_int_equal(member_of(&c, "node-a")->state, MEMBER_ACTIVE);
+    assert_int_equal(member_of(&c, "node-b")->state, MEMBER_JOINING);
+    assert_int_equal(member_of(&c, "node-b")->epoch, b.epoch);
+    assert_int_equal(member_of(&c, "node-b")->hash_version, 7);
+    assert_string_equal(member_of(&c, "node-b")->address, "127.0.0.1:7070");
+    assert_string_equal(member_of(&c, "node-b")->version, "0.1.0");
+    free(c.members);
+
+    /* Long enough for the statement that writes node-b's and the one that reads it. */
+    world_wait_past(w, world_now(w) + SHORT_TTL_MS);
+    assert_int_equal(beat_into(w, &c, "node-b", b.epoch, MEMBER_DRAINING, SHORT_TTL_MS), 0);
+    assert_null(member_of(&c, "node-a")); /* its heartbeat is older than the TTL */
+    assert_int_equal(member_of(&c, "node-b")->state, MEMBER_DRAINING);
+    free(c.members);
+    assert_int_equal(beat(w, "node-a", a.epoch, MEMBER_LEFT), 0);
+    assert_int_equal(beat_into(w, &c, "node-b", b.epoch, MEMBER_ACTIVE, 60000), 0);
+    assert_int_equal(member_of(&c, "node-a")->state, MEMBER_LEFT);
+    free(c.members);
 }
 
 static void test_epochs_ascend(struct world *w)
@@ -287,22 +341,22 @@ static void test_beats(struct world *w)
     struct call_node_start second;
 
     world_wait_past(w, now);
-    assert_int_equal(beat(w, "node-a", first.epoch, "active"), 0);
+    assert_int_equal(beat(w, "node-a", first.epoch, MEMBER_ACTIVE), 0);
     if (has_sql(w))
         assert_int_equal(sql_value(w, "SELECT count(*) FROM job_node WHERE name = 'node-a' AND "
                                       "state = 'active'"),
                          1);
     second = start_node(w, "node-a");
     assert_true(second.last_seen > now);
-    assert_int_equal(beat(w, "node-a", first.epoch, "draining"), ERR_CONFLICT);
-    assert_int_equal(beat(w, "node-a", second.epoch + 1, "active"), ERR_CONFLICT);
-    assert_int_equal(beat(w, "node-a", second.epoch, "draining"), 0);
-    assert_int_equal(beat(w, "node-a", second.epoch, "left"), 0);
+    assert_int_equal(beat(w, "node-a", first.epoch, MEMBER_DRAINING), ERR_CONFLICT);
+    assert_int_equal(beat(w, "node-a", second.epoch + 1, MEMBER_ACTIVE), ERR_CONFLICT);
+    assert_int_equal(beat(w, "node-a", second.epoch, MEMBER_DRAINING), 0);
+    assert_int_equal(beat(w, "node-a", second.epoch, MEMBER_LEFT), 0);
     if (has_sql(w))
         assert_int_equal(sql_value(w, "SELECT count(*) FROM job_node WHERE name = 'node-a' AND "
                                       "state = 'left'"),
                          1);
-    assert_int_equal(beat(w, "nobody", 1, "active"), ERR_CONFLICT);
+    assert_int_equal(beat(w, "nobody", 1, MEMBER_ACTIVE), ERR_CONFLICT);
 }
 
 static const struct test_case cases[] = {
@@ -317,6 +371,7 @@ static const struct test_case cases[] = {
     {"service: no delete while tasks live", test_no_delete_while_tasks_live, 0},
     {"node: epochs ascend", test_epochs_ascend, 0},
     {"node: beats", test_beats, 0},
+    {"node: beats tell of the members", test_beats_tell_of_members, 0},
 };
 
 const struct case_list service_cases = CASE_LIST(cases);

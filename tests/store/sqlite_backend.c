@@ -97,6 +97,11 @@ static void *hold(const char *url, const char *sql)
     return db;
 }
 
+static bool run_held(void *held, const char *sql)
+{
+    return sqlite3_exec(held, sql, NULL, NULL, NULL) == SQLITE_OK;
+}
+
 static void release(void *held, bool commit)
 {
     if (sqlite3_exec(held, commit ? "COMMIT" : "ROLLBACK", NULL, NULL, NULL) || sqlite3_close(held))
@@ -125,7 +130,12 @@ struct backend *sqlite_backend_new(void)
         .spoil = spoil,
         .query = query,
         .hold = hold,
+        .run_held = run_held,
         .release = release,
+        .refuse = "CREATE TRIGGER refuse_%2$s BEFORE %1$s ON %2$s WHEN %3$s "
+                  "BEGIN SELECT RAISE(ABORT, 'a trigger refuses it'); END",
+        .allow = "DROP TRIGGER refuse_%2$s",
+        .old_snapshot = "ROLLBACK; BEGIN; SELECT count(*) FROM job_delay_task",
         .lock_tasks = "SELECT 1", /* BEGIN IMMEDIATE does it */
         .now_sql = "(unixepoch('subsec') * 1000)",
         .seconds_ago = "((unixepoch() - %d) * 1000)",

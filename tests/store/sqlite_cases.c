@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/fsuid.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -91,7 +93,7 @@ static void test_other_programs_read_meanwhile(struct world *w)
 static void test_a_long_reader_holds_nothing_up(struct world *w)
 {
     struct rig *r = rig_start(w, rig_config(w), true);
-    void *held = w->backend->hold(w->url, "ROLLBACK; BEGIN; SELECT count(*) FROM job_delay_task");
+    void *held = w->backend->hold(w->url, w->backend->old_snapshot);
     struct job *j = rig_submit_job(r, 1);
 
     j->tasks[0].biz_uuid = STR("k");
@@ -100,6 +102,57 @@ static void test_a_long_reader_holds_nothing_up(struct world *w)
     w->backend->release(held, false);
     assert_int_equal(j->op.rc, 0);
     assert_int_equal(j->items[0].result, SUBMIT_CREATED);
+}
+
+/* ---- A file that can only be read ---------------------------------------------------------- */
+
+enum { NOBODY = 65534 };
+
+/* To the superuser every file is writable: threads that are started from here on are nobody's. */
+static void drop_rights(struct world *w)
+{
+    static const char *const ends[] = {"", "-wal", "-shm"};
+    const char *file = strchr(w->url, ':') + 1;
+    struct str dir = {file, (size_t)(strrchr(file, '/') - file)};
+
+    if (geteuid() != 0)
+        return;
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++)
+        assert_int_equal(chown(world_text(w, "%s%s", file, ends[i]).p, NOBODY, NOBODY), 0);
+    assert_int_equal(chown(world_text(w, STR_FMT, STR_ARG(dir)).p, NOBODY, 0), 0);
+    (void)setfsuid(NOBODY);
+}
+
+static void test_a_read_only_file(struct world *w)
+{
+    const char *file = strchr(w->url, ':') + 1;
+    struct store_config cfg = rig_config(w);
+    struct job *j;
+    struct rig *r;
+    int refused;
+
+    (void)put_key(w, "k");
+    assert_int_equal(chmod(file, 0444), 0);
+    drop_rights(w);
+    cfg.give_up_ms = 300;
+    r = rig_start(w, cfg, true); /* it can be read, so what is there can be seen */
+    (void)setfsuid(geteuid());
+    rig_wait_down(r);
+    while (!atomic_load(&r->n_down)) /* it is told a little later */
+        nap();
+    j = rig_submit_job(r, 1);
+    j->tasks[0].biz_uuid = STR("other");
+    refused = rig_try(r, j);
+    assert_int_equal(chmod(file, 0644), 0);
+    assert_int_equal(refused, ERR_UNAVAILABLE);
+    if (!strstr(r->down_text, "readonly"))
+        fail_msg("why? %s", r->down_text);
+    rig_wait_up(r);
+    rig_post(r, j);
+    rig_wait(r);
+    assert_int_equal(j->op.rc, 0);
+    assert_int_equal(j->items[0].result, SUBMIT_CREATED);
+    assert_status(w, "k", TASK_PENDING);
 }
 
 static void test_durable_settings(struct world *w)
@@ -119,6 +172,7 @@ static const struct test_case cases[] = {
     {"sqlite: the next process may have it", test_the_next_process_may_have_it, NEEDS_FILE},
     {"sqlite: other programs read meanwhile", test_other_programs_read_meanwhile, NEEDS_FILE},
     {"sqlite: a long reader holds nothing up", test_a_long_reader_holds_nothing_up, NEEDS_FILE},
+    {"sqlite: a read-only file", test_a_read_only_file, NEEDS_FILE},
     {"sqlite: durable settings", test_durable_settings, NEEDS_FILE},
 };
 

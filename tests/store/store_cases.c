@@ -357,7 +357,7 @@ static void test_all_kinds_at_once(struct world *w)
 static const struct test_case cases[] = {
     {"store: one life", test_one_life_through_the_store, NEEDS_THREADS},
     {"store: scans and calls", test_scans_and_calls_through_the_store, NEEDS_THREADS},
-    {"store: one key a thousand times", test_one_key_a_thousand_times, NEEDS_THREADS},
+    {"idempotency-16: one key a thousand times", test_one_key_a_thousand_times, NEEDS_THREADS},
     {"store: a key twice in one operation", test_a_key_twice_in_one_operation, NEEDS_THREADS},
     {"store: batches by rows", test_batches_by_rows, NEEDS_THREADS},
     {"store: batches by bytes", test_batches_by_bytes, NEEDS_THREADS},

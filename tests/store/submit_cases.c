@@ -283,6 +283,52 @@ static void test_keys_compare_byte_for_byte(struct world *w)
     assert_int_equal(cancel(w, "a4QD329", NULL), CANCEL_NOT_FOUND);
 }
 
+/* Collations that pad would take them for the same. */
+static void test_trailing_blanks_differ(struct world *w)
+{
+    struct task blank = draft(w, "bar ");
+    struct task other = draft(w, "bar");
+
+    (void)put_key(w, "bar");
+    assert_null(look(w, "bar "));
+    assert_int_equal(cancel(w, "bar ", NULL), CANCEL_NOT_FOUND);
+    (void)put(w, &blank);
+    assert_int_equal(look(w, "bar ")->id, blank.id);
+    assert_int_equal(submit_one(w, &other, ON_CONFLICT_RETURN, false).result, SUBMIT_DUPLICATE);
+    assert_int_equal(cancel(w, "bar ", NULL), CANCEL_DONE);
+    assert_status(w, "bar", TASK_PENDING);
+}
+
+/* No store takes it for the end of the text, or breaks on it: it refuses the row or keeps it.
+ * Escaped, it is a text like any other. */
+static void test_a_zero_character(struct world *w)
+{
+    const struct str escaped = STR("\"a\\u0000b\"");
+    const struct str raw = STR("\"a\0b\"");
+    struct task t = draft(w, "raw");
+    struct submit_item item = {.task = &t};
+    struct submit_item *list[] = {&item};
+    struct finish_item f;
+    struct err err = {0};
+    int rc;
+
+    t.payload = raw;
+    rc = w->d->submit(w->conn, list, 1, &err);
+    assert_true(rc == ERR_INVALID || (!rc && str_eq(look(w, "raw")->payload, raw)));
+    t = draft(w, "escaped");
+    t.payload = escaped;
+    (void)put(w, &t);
+    assert_true(str_eq(claim_won(w, t.id, 0)->payload, escaped));
+    f = finish_of(w, t.id, 1, FINISH_RETRY);
+    f.error = raw;
+    rc = w->d->finish(w->conn, (struct finish_item *[]){&f}, 1, &err);
+    assert_true(rc == ERR_INVALID || (!rc && str_eq(look(w, "escaped")->last_error, raw)));
+    f.error = escaped;
+    if (rc)
+        assert_int_equal(finish_one(w, f), FINISH_DONE);
+    assert_status(w, "escaped", TASK_RETRYING);
+}
+
 static void test_handlers_and_services_compare_byte_for_byte(struct world *w)
 {
     struct task t = draft(w, "k");
@@ -382,8 +428,10 @@ static const struct test_case cases[] = {
     {"submit: replace of a waiting task", test_replace_of_a_waiting_task, 0},
     {"submit: replace in flight and after the end",
      test_replace_is_refused_in_flight_and_after_the_end, 0},
-    {"submit: history answers for its keys", test_history_answers_for_its_keys, 0},
-    {"submit: keys compare byte for byte", test_keys_compare_byte_for_byte, 0},
+    {"idempotency-20: history answers for its keys", test_history_answers_for_its_keys, 0},
+    {"idempotency-21: keys compare byte for byte", test_keys_compare_byte_for_byte, 0},
+    {"idempotency-22: trailing blanks differ", test_trailing_blanks_differ, 0},
+    {"database-52: a zero character", test_a_zero_character, 0},
     {"submit: services compare byte for byte", test_handlers_and_services_compare_byte_for_byte, 0},
     {"submit: a mixed batch", test_a_mixed_batch, 0},
     {"submit: 500 rows at once", test_five_hundred_rows_at_once, 0},

@@ -44,6 +44,62 @@ static void services_changed(void *ctx)
     atomic_fetch_add(&f->n_services_changed, 1);
 }
 
+static void instance_put(void *ctx, const struct instance *in)
+{
+    struct api_fixture *f = ctx;
+    (void)in;
+    atomic_fetch_add(&f->n_instances_put, 1);
+}
+
+static void instance_removed(void *ctx, struct str service_name, struct str name)
+{
+    struct api_fixture *f = ctx;
+    (void)service_name;
+    (void)name;
+    atomic_fetch_add(&f->n_instances_removed, 1);
+}
+
+static wall_ms aside_until(void *ctx, struct str service_name, struct str name)
+{
+    (void)ctx;
+    (void)service_name;
+    return str_eqz(name, "broken") ? 5000 : WALL_NONE;
+}
+
+static int cluster(void *ctx, struct str service_name, struct buf *dst)
+{
+    (void)ctx;
+    if (str_eqz(service_name, "nobody"))
+        return ERR_NOT_FOUND;
+    buf_addz(dst, "{\"service\":");
+    json_put_string(dst, service_name);
+    buf_addc(dst, '}');
+    return 0;
+}
+
+static bool drain(void *ctx, bool drains)
+{
+    struct api_fixture *f = ctx;
+    atomic_store(&f->drains, drains);
+    return atomic_load(&f->is_ready);
+}
+
+static bool is_member(void *ctx, struct str stamp, struct str signature, struct str body)
+{
+    (void)ctx;
+    (void)body;
+    return str_eqz(stamp, "7") && str_eqz(signature, "v1,a+/=");
+}
+
+static bool hints(void *ctx, const struct hint *list, size_t n)
+{
+    struct api_fixture *f = ctx;
+    if (n)
+        f->last_hint = list[n - 1];
+    atomic_fetch_add(&f->n_hints, (int)n);
+    return n < 1000;
+}
+
 static bool ready(void *ctx, struct buf *why)
 {
     struct api_fixture *f = ctx;
@@ -66,13 +122,15 @@ static int check_base_url(void *ctx, struct str url, struct err *err)
         return err_set(err, ERR_UNAVAILABLE, "the node is still starting");
     if (str_eqz(url, "http://no-memory"))
         return err_set(err, ERR_NOMEM, "out of memory");
+    if (url.len > 255) /* what the store below has room for */
+        return err_set(err, ERR_INVALID, "too long");
     return memmem(url.p, url.len, "169.254", 7) ? err_set(err, ERR_INVALID, "link-local") : 0;
 }
 
 static int check_secret(void *ctx, struct str secret, struct err *err)
 {
     (void)ctx;
-    return secret.len < 4 ? err_set(err, ERR_INVALID, "too short") : 0;
+    return secret.len < 4 || secret.len > 255 ? err_set(err, ERR_INVALID, "length") : 0;
 }
 
 struct api_config api_fixture_config(void)
@@ -97,11 +155,8 @@ struct api_config api_fixture_config(void)
     };
 }
 
-void api_fixture_start(struct api_fixture *f, const struct api_config *cfg)
+struct api_env api_fixture_env(struct api_fixture *f)
 {
-    struct err err = {0};
-    memset(f, 0, sizeof(*f));
-    fake_start(&f->store);
     f->policies[0] = (struct retry_policy){"default", {1000, 3600000, 2.0, 0.0}, 10};
     f->policies[1] = (struct retry_policy){"slow", {60000, 3600000, 2.0, 0.0}, 3};
     f->all_policies = (struct retry_policies){.policies = f->policies,
@@ -111,7 +166,7 @@ void api_fixture_start(struct api_fixture *f, const struct api_config *cfg)
                                               .max_snoozes = 5};
     atomic_store(&f->is_ready, true);
     atomic_store(&f->knows_services, true);
-    struct api_env env = {
+    return (struct api_env){
         .store = {fake_post, &f->store},
         .clock = &f->clock,
         .counters = &f->counters,
@@ -123,11 +178,26 @@ void api_fixture_start(struct api_fixture *f, const struct api_config *cfg)
         .services_known = services_known,
         .explain = explain,
         .services_changed = services_changed,
+        .instance_put = instance_put,
+        .instance_removed = instance_removed,
+        .aside_until = aside_until,
         .ready = ready,
         .metrics = metrics,
+        .cluster = cluster,
+        .drain = drain,
+        .is_member = is_member,
+        .hints = hints,
         .check_base_url = check_base_url,
         .check_secret = check_secret,
     };
+}
+
+void api_fixture_start(struct api_fixture *f, const struct api_config *cfg)
+{
+    struct err err = {0};
+    memset(f, 0, sizeof(*f));
+    fake_start(&f->store);
+    struct api_env env = api_fixture_env(f);
     if (api_start(cfg, &env, &f->api, &err))
         fail_msg("cannot start: %s", err.text);
     f->address = api_address(f->api);

@@ -11,6 +11,7 @@
 
 #define FAKE_MAX_TASKS 5000
 #define FAKE_MAX_SERVICES 16
+#define FAKE_MAX_INSTANCES 4 /* of all services: one more is a conflict */
 
 struct fake_service {
     struct service s; /* its strings point below */
@@ -18,6 +19,13 @@ struct fake_service {
     char base_url[256];
     char secret[256];
     char policy[TASK_POLICY_MAX + 1];
+};
+
+struct fake_instance {
+    struct instance in; /* its strings point below */
+    char service_name[TASK_NAME_MAX + 1];
+    char name[INSTANCE_NAME_MAX + 1];
+    char base_url[256];
 };
 
 struct fake_store {
@@ -37,6 +45,8 @@ struct fake_store {
     size_t n_tasks;
     struct fake_service services[FAKE_MAX_SERVICES];
     size_t n_services;
+    struct fake_instance instances[FAKE_MAX_INSTANCES]; /* in no order */
+    size_t n_instances;
     int64_t next_id;
     struct finish_item last_finish;
     char last_actor[64];
@@ -46,6 +56,9 @@ struct api_fixture {
     struct fake_store store;
     struct store_clock clock;
     struct counters counters;
+    atomic_bool drains;
+    atomic_int n_hints;
+    struct hint last_hint;
     struct retry_policy policies[2];
     struct retry_policies all_policies;
     struct api *api;
@@ -53,10 +66,14 @@ struct api_fixture {
     atomic_bool is_ready;
     atomic_bool knows_services;
     atomic_uint n_services_changed;
+    atomic_uint n_instances_put; /* what the node was told */
+    atomic_uint n_instances_removed;
     struct sched_explanation explanation;
 };
 
 struct api_config api_fixture_config(void);
+/* All but the store, and what the API is to be started with. `f` is zeroed. */
+struct api_env api_fixture_env(struct api_fixture *f);
 void api_fixture_start(struct api_fixture *f, const struct api_config *cfg);
 void api_fixture_stop(struct api_fixture *f);
 
@@ -64,6 +81,10 @@ void api_fixture_stop(struct api_fixture *f);
 void fake_start(struct fake_store *s);
 void fake_stop(struct fake_store *s);
 int fake_post(void *impl, struct store_op *op);
+/* For a store without a thread. fake_run answers what was posted; returns how many. */
+void fake_init(struct fake_store *s);
+unsigned fake_run(struct fake_store *s);
+void fake_fini(struct fake_store *s);
 void fake_hold(struct fake_store *s, bool held);
 /* Puts a stored task into a state. */
 void fake_put(struct fake_store *s, const char *biz_uuid, enum task_status status, int32_t attempt);

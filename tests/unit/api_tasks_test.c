@@ -384,8 +384,12 @@ static void test_explain(void **state)
 {
     (void)state;
     call("POST", TASKS, TASK("a", "\"executeTime\":1900000000000"), 201);
-    f.explanation = (struct sched_explanation){
-        .gate = GATE_QUEUE, .place = 3, .n_ready = 7, .n_sending = 5, .concurrency = 64};
+    f.explanation = (struct sched_explanation){.gate = GATE_QUEUE,
+                                               .owner = "n1",
+                                               .place = 3,
+                                               .n_ready = 7,
+                                               .n_sending = 5,
+                                               .concurrency = 64};
     char *text = expect_call(&f, "GET", TASKS "/a/explain", NULL, 200);
     expect_json(text, "owner", "\"n1\"");
     expect_json(text, "gate", "\"queue\"");
@@ -395,7 +399,7 @@ static void test_explain(void **state)
     expect_json(text, "concurrency", "64");
     expect_json(text, "nextInstant", "\"2030-03-17T17:46:40.000Z\"");
     free(text);
-    for (enum gate g = GATE_NONE; g <= GATE_UNREAD; g++) {
+    for (enum gate g = GATE_NONE; g <= GATE_FOREIGN; g++) {
         char wanted[32], reason[200];
         f.explanation.gate = g;
         text = expect_call(&f, "GET", TASKS "/a/explain", NULL, 200);

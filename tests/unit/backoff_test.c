@@ -114,7 +114,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_doubles_up_to_the_cap),
         cmocka_unit_test(test_fractional_multipliers),
-        cmocka_unit_test(test_any_attempt_number),
+        {.name = "retry-40: any attempt number", .test_func = test_any_attempt_number},
         cmocka_unit_test(test_reaches_the_cap),
         cmocka_unit_test(test_non_decreasing_step_by_step),
         cmocka_unit_test(test_jitter_range),

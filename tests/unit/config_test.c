@@ -278,6 +278,8 @@ static void test_wrong_values(void **state)
         {"http:\n  listen: '127.0.0.1:'", "expected ADDR:PORT"},
         {"http:\n  listen: '::1:8080'", "expected ADDR:PORT"},
         {"http:\n  listen: \"a\\0b:1\"", "control characters"},
+        {"store:\n  url: \"sqlite:\\uFFFE\"", "control characters"},
+        {"store:\n  url: \"sqlite:a\\uFFFFb\"", "control characters"},
         {"delivery:\n  timeout: soon", "expected a duration such as"},
         {"delivery:\n  timeout: 0s", "out of range"},
         {"delivery:\n  url_template: http://h/x", "{service} is missing"},
@@ -285,6 +287,11 @@ static void test_wrong_values(void **state)
         {"delivery:\n  url_template: '{service}'", "http:// or https://"},
         {"delivery:\n  namespace: a/b", "expected 1 to 64 of the characters"},
         {"alert:\n  url: ftp://h", "http:// or https://"},
+        {"dispatch:\n  ca_file: /no/such/file", "cannot be opened: No such file"},
+        {"dispatch:\n  ca_file: /tmp", "cannot be read: Is a directory"},
+        {"dispatch:\n  ca_file: /dev/null", "cannot be read: it is empty"},
+        {"dispatch:\n  max_per_host: -1", "out of range"},
+        {"dispatch:\n  refresh: 999ms", "out of range: 1s to"},
         {"cluster:\n  node_name: ä", "expected 1 to 64 of the characters"},
         {"log:\n  format: xml", "log.format: \"xml\": expected logfmt or json"},
         {"log:\n  level: INFO", "expected debug, info, warn or error"},
@@ -299,6 +306,8 @@ static void test_wrong_values(void **state)
         assert_refused(cases[i].text, cases[i].text[0] == 't' ? 1 : 2, cases[i].why);
     assert_refused("policies:\n  p:\n    jitter: 1.5\n", 3, "out of range: 0 to 1 is allowed");
     assert_refused("policies:\n  p:\n    jitter: nan\n", 3, "expected a number");
+    assert_refused("policies:\n  p:\n    jitter: 0.000000000000000000001\n", 3,
+                   "expected a number");
 }
 
 static void test_not_a_configuration(void **state)
@@ -367,10 +376,11 @@ static void test_contradictions(void **state)
     assert_says("JOBFLOW_POLICIES_DEFAULT_CAP: policies.default: cap (4000ms) must be at least");
     assert_refused("policies:\n  p:\n    initial: 2h\n    cap: 1h\n", 4, "policies.p: cap");
     assert_int_equal(load_env("JOBFLOW_ALERT_SECRET=0123456789abcdef", &c), ERR_INVALID);
-    assert_says("alert.url is not");
-    /* A value that this version would ignore. */
-    assert_refused("cluster:\n  name: a\n  etcd: http://h:2379\n", 3,
-                   "this version runs a single node");
+    assert_says("JOBFLOW_ALERT_SECRET: alert.secret: there is nothing to sign");
+    assert_refused("alert:\n  secret: 0123456789abcdef\n", 2, "alert.url is not set");
+    assert_refused("cluster:\n  name: a\n  etcd: http://h:2379\n", 3, "SQLite is for one node");
+    assert_refused("cluster:\n  etcd_user: root\n", 2, "etcd_user and etcd_password go together");
+    assert_refused("cluster:\n  etcd_key_file: /etc/passwd\n", 2, "go together");
 }
 
 static void test_environment(void **state)
@@ -395,6 +405,30 @@ static void test_environment(void **state)
     assert_says("JOBFLOW_HTTP_THREADS: http.threads: \"x\": expected a whole number");
     assert_int_equal(load_env("JOBFLOW_HTTP_LISTEN=", &c), ERR_INVALID);
     assert_says("http.listen needs a value");
+}
+
+static void test_connections(void **state)
+{
+    (void)state;
+    struct config c;
+    char env[256];
+    char *path = write_file("x", 1);
+    assert_int_equal(load_env("", &c), 0);
+    assert_null(c.ca_file);
+    assert_int_equal(c.max_per_host, 0);
+    assert_int_equal(c.refresh_ms, 30000);
+    config_fini(&c);
+    snprintf(env, sizeof(env),
+             "JOBFLOW_DISPATCH_CA_FILE=%s JOBFLOW_DISPATCH_MAX_PER_HOST=7 "
+             "JOBFLOW_DISPATCH_REFRESH=1s",
+             path);
+    assert_int_equal(load_env(env, &c), 0);
+    assert_string_equal(c.ca_file, path);
+    assert_int_equal(c.max_per_host, 7);
+    assert_int_equal(c.refresh_ms, 1000);
+    config_fini(&c);
+    unlink(path);
+    free(path);
 }
 
 static void test_kubernetes_variables(void **state)
@@ -470,7 +504,8 @@ static void test_flags(void **state)
         {"--check-config=yes", "--check-config takes no value"},
         {"--check-config --migrate-only", "exclude each other"},
         {"--listen nonsense", "--listen: http.listen: \"nonsense\": expected ADDR:PORT"},
-        {"--etcd http://h", "--etcd: cluster.etcd: this version runs a single node"},
+        {"--etcd http://h", "--etcd: cluster.etcd: SQLite is for one node"},
+        {"--etcd http://h,h2", "--etcd: cluster.etcd: expected a URL that begins with http:// or https://"},
         {"--store=", "--store: store.url: needs a value"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]) - 1; i++) {
@@ -556,12 +591,18 @@ static void strip_origins(char *text)
 static void test_printed_reads_back(void **state)
 {
     (void)state;
-    static const char *const envs[] = {
-        "",
+    static const char of_all_kinds[] =
         "JOBFLOW_HTTP_MAX_BODY=1234567 JOBFLOW_STORE_GIVE_UP=61001ms "
         "JOBFLOW_POLICIES_DEFAULT_JITTER=0.1 JOBFLOW_POLICIES_DEFAULT_MULTIPLIER=1.23456789 "
         "JOBFLOW_STORE_URL=sqlite:\"\\'#: JOBFLOW_CLUSTER_NAME=null JOBFLOW_STOP_GRACE=0 "
-        "JOBFLOW_DELIVERY_URL_TEMPLATE=http://{service}.{namespace}.svc:8080/j#x",
+        "JOBFLOW_DELIVERY_URL_TEMPLATE=http://{service}.{namespace}.svc:8080/j#x";
+    static const char *const envs[] = {
+        "",
+        of_all_kinds,
+        "JOBFLOW_POLICIES_DEFAULT_JITTER=0.00001 JOBFLOW_POLICIES_DEFAULT_MULTIPLIER=20",
+        "JOBFLOW_POLICIES_DEFAULT_JITTER=.12345678901234567891",
+        "JOBFLOW_POLICIES_DEFAULT_MULTIPLIER=100",
+        "JOBFLOW_POLICIES_DEFAULT_JITTER=0.00000000000000000001",
     };
     for (size_t i = 0; i < sizeof(envs) / sizeof(envs[0]); i++) {
         struct config a;
@@ -607,6 +648,7 @@ int main(void)
         cmocka_unit_test(test_too_many_policies),
         cmocka_unit_test(test_contradictions),
         cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_connections),
         cmocka_unit_test(test_kubernetes_variables),
         cmocka_unit_test(test_precedence),
         cmocka_unit_test(test_flags),

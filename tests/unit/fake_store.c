@@ -306,9 +306,10 @@ static int run_service_put(struct fake_store *s, struct call_service_put *p)
     struct fake_service *v = find_service(s, p->in->name);
     bool was_paused = v && v->s.paused;
     int64_t version = v ? v->s.version + 1 : 1;
+    if (!v && s->n_services == FAKE_MAX_SERVICES)
+        return ERR_BUSY;
     p->created = !v;
     if (!v) {
-        assert(s->n_services < FAKE_MAX_SERVICES);
         v = &s->services[s->n_services++];
     }
     v->s = *p->in;
@@ -368,6 +369,67 @@ static int run_service_list(struct fake_store *s, struct call_service_list *l)
     return 0;
 }
 
+static struct fake_instance *find_instance(struct fake_store *s, struct str service_name,
+                                           struct str name)
+{
+    for (size_t i = 0; i < s->n_instances; i++) {
+        struct fake_instance *v = &s->instances[i];
+        if (str_eq(v->in.service_name, service_name) && str_eq(v->in.name, name))
+            return v;
+    }
+    return NULL;
+}
+
+static void set_instance(struct fake_instance *dst, const struct instance *in)
+{
+    dst->in = *in;
+    dst->in.service_name = keep(dst->service_name, sizeof(dst->service_name), in->service_name);
+    dst->in.name = keep(dst->name, sizeof(dst->name), in->name);
+    dst->in.base_url = keep(dst->base_url, sizeof(dst->base_url), in->base_url);
+}
+
+/* The store's clock stands at 1 s for a new one, and at 2 s for a heartbeat. */
+static int run_instance_put(struct fake_store *s, struct call_instance_put *p)
+{
+    struct fake_instance *v = find_instance(s, p->in.service_name, p->in.name);
+    p->created = !v;
+    if (!v && s->n_instances == FAKE_MAX_INSTANCES)
+        return ERR_CONFLICT;
+    p->in.registered_at = 1000;
+    p->in.expires_at = (v ? 2000 : 1000) + p->in.ttl_ms;
+    set_instance(v ? v : &s->instances[s->n_instances++], &p->in);
+    return 0;
+}
+
+static int run_instance_delete(struct fake_store *s, struct call_instance_delete *d)
+{
+    struct fake_instance *v = find_instance(s, d->service_name, d->name);
+    if (!v)
+        return ERR_NOT_FOUND;
+    const struct fake_instance *last = &s->instances[--s->n_instances];
+    if (v != last)
+        set_instance(v, &last->in);
+    return 0;
+}
+
+static int run_instance_list(struct fake_store *s, struct call_instance_list *l)
+{
+    char *block =
+        calloc(FAKE_MAX_INSTANCES, sizeof(struct instance) + sizeof(struct fake_instance));
+    if (!block)
+        abort();
+    l->instances = (struct instance *)block;
+    struct fake_instance *kept = (struct fake_instance *)(l->instances + FAKE_MAX_INSTANCES);
+    for (size_t i = 0; i < s->n_instances; i++) {
+        if (!str_eq(s->instances[i].in.service_name, l->service_name))
+            continue;
+        set_instance(&kept[l->n], &s->instances[i].in);
+        l->instances[l->n] = kept[l->n].in;
+        l->n++;
+    }
+    return 0;
+}
+
 static int run_call(struct fake_store *s, struct store_call *call)
 {
     switch (call->what) {
@@ -389,6 +451,12 @@ static int run_call(struct fake_store *s, struct store_call *call)
         return run_service_delete(s, (struct call_service_delete *)call);
     case CALL_SERVICE_LIST:
         return run_service_list(s, (struct call_service_list *)call);
+    case CALL_INSTANCE_PUT:
+        return run_instance_put(s, (struct call_instance_put *)call);
+    case CALL_INSTANCE_DELETE:
+        return run_instance_delete(s, (struct call_instance_delete *)call);
+    case CALL_INSTANCE_LIST:
+        return run_instance_list(s, (struct call_instance_list *)call);
     default:
         abort(); /* the HTTP interface asks nothing else */
     }
@@ -417,6 +485,17 @@ static void run_op(struct fake_store *s, struct store_op *op)
     default:
         abort();
     }
+}
+
+unsigned fake_run(struct fake_store *s)
+{
+    unsigned n = 0;
+    for (struct store_op *op; (op = s->first); n++) {
+        s->first = op->next;
+        run_op(s, op);
+        mailbox_post(op->reply, &op->mail);
+    }
+    return n;
 }
 
 static void *run(void *arg)
@@ -456,11 +535,24 @@ int fake_post(void *impl, struct store_op *op)
     return 0;
 }
 
-void fake_start(struct fake_store *s)
+void fake_init(struct fake_store *s)
 {
     s->next_id = 1;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
+}
+
+void fake_fini(struct fake_store *s)
+{
+    for (size_t i = 0; i < s->n_tasks; i++)
+        task_free(s->tasks[i]);
+    pthread_cond_destroy(&s->changed);
+    pthread_mutex_destroy(&s->lock);
+}
+
+void fake_start(struct fake_store *s)
+{
+    fake_init(s);
     if (pthread_create(&s->thread, NULL, run, s) != 0)
         abort();
 }
@@ -472,10 +564,7 @@ void fake_stop(struct fake_store *s)
     pthread_cond_signal(&s->changed);
     pthread_mutex_unlock(&s->lock);
     pthread_join(s->thread, NULL);
-    for (size_t i = 0; i < s->n_tasks; i++)
-        task_free(s->tasks[i]);
-    pthread_cond_destroy(&s->changed);
-    pthread_mutex_destroy(&s->lock);
+    fake_fini(s);
 }
 
 void fake_hold(struct fake_store *s, bool held)

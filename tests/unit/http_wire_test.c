@@ -125,6 +125,9 @@ static void test_refusals(void **state)
          POST_ECHO "Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n186a1", 413},
         {"chunk longer than said",
          POST_ECHO "Transfer-Encoding: chunked\r\n\r\n1\r\nxx\r\n0\r\n\r\n", 400},
+        {"a bad chunk size before one above the limit",
+         POST_ECHO "Transfer-Encoding: chunked\r\n\r\naH\r\n0123456789\r\nfffffffff\r\n", 400},
+        {"a bad line end before a bad version", "GET /echo\n\r\n", 400},
         {"body too large", POST_ECHO "Content-Length: 100001\r\n\r\n", 413},
         {"body far too large", POST_ECHO "Content-Length: 9999999999999\r\n\r\n", 413},
         {"expects too large", POST_ECHO "Content-Length: 100001\r\nExpect: 100-continue\r\n\r\n",
@@ -161,6 +164,17 @@ static void test_line_ends(void **state)
         POST_ECHO "Transfer-Encoding: chunked\r\n\rX2\r\n{}\r\n0\r\n\r\n",
         POST_ECHO "Content-Length: 2\r\n\rX{}",
         "GET /echo HTTP/1.1\r\nHost: h\r\n\rX",
+        "GET /echo HTTP/1.1\nHost: h\r\n\r\n",
+        "GET /echo HTTP/1.1\r\nHost: h\n\r\n",
+        "GET /echo HTTP/1.1\r\nHost: h\r\n\n",
+        "GET /echo HTTP/1.1\nHost: h\n\n",
+        "\n" GET_ECHO,
+        "GET /echo HTTP/1.1\r\nHost: h\r\nX: a\r\n b\r\n\r\n",
+        "GET /echo HTTP/1.1\r\nHost: h\r\nX: a\r\n\tb\r\n\r\n",
+        "GET /echo HTTP/1.1\r\nHost: h\r\nX: a\r\n \r\n\r\n",
+        POST_ECHO "Content-Length:\r\n 2\r\n\r\n{}",
+        POST_ECHO "Transfer-Encoding: chu\r\n nked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        POST_ECHO "Expect: 100-continue\nContent-Length: 2\r\n\r\n{}",
     };
 #undef CHUNKED
     (void)state;

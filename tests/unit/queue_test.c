@@ -48,10 +48,12 @@ static void test_lanes(void **state)
         enum call_what what;
         enum lane lane;
     } calls[] = {
-        {CALL_GET, LANE_READ},         {CALL_LIST, LANE_READ},  {CALL_SERVICE_LIST, LANE_READ},
-        {CALL_CLOCK, LANE_READ},       {CALL_MOVE, LANE_CALL},  {CALL_NODE_BEAT, LANE_CALL},
-        {CALL_ALERT_LIST, LANE_CALL},  {CALL_PURGE, LANE_CALL}, {CALL_EXTEND, LANE_CALL},
-        {CALL_SERVICE_PUT, LANE_CALL},
+        {CALL_GET, LANE_READ},           {CALL_LIST, LANE_READ},
+        {CALL_SERVICE_LIST, LANE_READ},  {CALL_CLOCK, LANE_READ},
+        {CALL_MOVE, LANE_CALL},          {CALL_NODE_BEAT, LANE_CALL},
+        {CALL_ALERT_LIST, LANE_CALL},    {CALL_PURGE, LANE_CALL},
+        {CALL_EXTEND, LANE_CALL},        {CALL_SERVICE_PUT, LANE_CALL},
+        {CALL_INSTANCE_LIST, LANE_READ}, {CALL_INSTANCE_PUT, LANE_CALL},
     };
     static const enum lane by_kind[STORE_N_KINDS] = {
         [STORE_SUBMIT] = LANE_SUBMIT, [STORE_CLAIM] = LANE_CLAIM, [STORE_FINISH] = LANE_FINISH,

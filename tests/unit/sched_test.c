@@ -59,6 +59,7 @@ static int setup_with(void **state, uint32_t max_in_flight, uint32_t lane_limit)
         .alerts = true,
     };
     assert_int_equal(sched_new(&c, 1, &f->s), 0);
+    sched_members(f->s, f->now, &c.node, 1, &f->a);
     add_service(f, "orders", 8);
     sched_store_state(f->s, f->now, true);
     set_services(f);
@@ -132,7 +133,10 @@ static size_t answer_scans(struct fixture *f, struct scan_row *rows, size_t n_ro
 
 static void hint(struct fixture *f, const char *service, int32_t lane, int64_t id, wall_ms at)
 {
-    assert_true(sched_hint(f->s, f->now, str_from(service), 0, lane, id, 0, at));
+    const struct hint h = {
+        .service_name = str_from(service), .lane = lane, .id = id, .next_attempt_time = at};
+
+    assert_int_equal(sched_hint(f->s, f->now, &h), HINT_TAKEN);
 }
 
 static struct task *claimed_task(int64_t id, const char *service, int32_t attempt, int32_t retries)
@@ -378,7 +382,7 @@ static void test_pause_and_resume(void **state)
     assert_int_equal(take(f, ACTION_FINISH, claims, 8), 1); /* a ghost is rescued all the same */
     assert_int_equal(claims[0].finish.id, 2);
     finished(f, &claims[0], FINISH_DONE);
-    sched_explain(f->s, f->now, STR("orders"), 1, T0 + 10, &e);
+    sched_explain(f->s, f->now, STR("orders"), 0, 1, T0 + 10, &e);
     assert_int_equal(e.gate, GATE_PAUSED);
     f->services[0].paused = false;
     set_services(f);
@@ -423,7 +427,7 @@ static void test_backlog_leaves_room_in_memory(void **state)
     assert_true(stats.n_tracked < 1000);
     hint(f, "other", 4, 5000, T0 + 1000);
     struct sched_explanation e;
-    sched_explain(f->s, f->now, STR("other"), 5000, T0, &e);
+    sched_explain(f->s, f->now, STR("other"), 0, 5000, T0, &e);
     assert_true(e.tracked);
 }
 
@@ -488,9 +492,120 @@ static void test_backlog_in_pieces(void **state)
     assert_int_equal(scans[0].scan.from_id, 20);
 }
 
+/* Rows that the database refuses hold nothing up: neither their slot, nor other claims. */
+static void test_refused_rows(void **state)
+{
+    struct fixture *f = *state;
+    struct action claims[8];
+    struct action finish;
+    struct sched_stats stats;
+
+    answer_scans(f, NULL, 0, 4);
+    hint(f, "orders", 4, 1, T0);
+    hint(f, "orders", 4, 2, T0);
+    tick_at(f, T0);
+    assert_int_equal(take(f, ACTION_CLAIM, claims, 8), 2);
+    struct claim_item item = claims[0].claim;
+    item.result = CLAIM_FAILED;
+    sched_claimed(f->s, f->now, 0, &item, &f->a);
+    struct task *t = win(f, &claims[1], "orders", 0);
+    answer(f, t, VERDICT_SUCCESS, &finish);
+    finished(f, &finish, FINISH_FAILED);
+    sched_check(f->s);
+    assert_true(sched_is_idle(f->s));
+    sched_stats(f->s, &stats);
+    assert_int_equal(stats.n_tracked, 0);
+    hint(f, "orders", 4, 3, T0);
+    tick_at(f, T0);
+    assert_int_equal(take(f, ACTION_CLAIM, claims, 8), 1); /* no pause */
+    item = claims[0].claim;
+    item.result = CLAIM_LOST;
+    sched_claimed(f->s, f->now, 0, &item, &f->a);
+}
+
+/* ---- Members ------------------------------------------------------------------------------ */
+
+static void set_members(struct fixture *f, const struct str *names, size_t n)
+{
+    sched_members(f->s, f->now, names, n, &f->a);
+    sched_check(f->s);
+}
+
+static uint32_t owned_shards(struct fixture *f)
+{
+    struct sched_stats stats;
+
+    sched_stats(f->s, &stats);
+    return stats.n_shards;
+}
+
+/* What is queued of a lost shard is forgotten at once; a regained one is read from the start. */
+static void test_members_lose_and_gain(void **state)
+{
+    struct fixture *f = *state;
+    const struct str self = STR("n1");
+    struct action scans[64];
+    size_t n;
+
+    answer_scans(f, NULL, 0, 4);
+    hint(f, "orders", 4, 1, T0 + 1000);
+    assert_int_equal(owned_shards(f), 1);
+    assert_true(str_eqz(sched_owner(f->s, STR("orders"), 0), "n1"));
+
+    set_members(f, NULL, 0);
+    assert_int_equal(owned_shards(f), 0);
+    assert_null(sched_owner(f->s, STR("orders"), 0).p);
+    tick_at(f, T0 + 2000);
+    assert_int_equal(take(f, ACTION_CLAIM, scans, 64), 0);
+    assert_int_equal(take(f, ACTION_SCAN, scans, 64), 0);
+
+    set_members(f, &self, 1);
+    n = take(f, ACTION_SCAN, scans, 64);
+    assert_int_equal(n, 2); /* first attempts and retries */
+    for (size_t i = 0; i < n; i++)
+        assert_true(scans[i].scan.from_time == WALL_NONE);
+}
+
+static void test_hints_of_others(void **state)
+{
+    struct fixture *f = *state;
+    const struct str other = STR("n2");
+    const struct hint h = {
+        .service_name = STR("orders"), .lane = 4, .id = 1, .next_attempt_time = T0};
+    struct hint far = h;
+
+    far.next_attempt_time = T0 + 100000;
+    set_members(f, &other, 1);
+    assert_int_equal(sched_hint(f->s, f->now, &h), HINT_FOREIGN);
+    assert_int_equal(sched_hint(f->s, f->now, &far), HINT_TAKEN); /* nobody needs it yet */
+    assert_true(str_eqz(sched_owner(f->s, STR("orders"), 0), "n2"));
+}
+
+/* A claim that is out when its shard is lost goes on to its end: the store has decided. */
+static void test_claims_outlive_ownership(void **state)
+{
+    struct fixture *f = *state;
+    const struct str other = STR("n2");
+    struct action claims[4];
+
+    answer_scans(f, NULL, 0, 4);
+    hint(f, "orders", 4, 1, T0);
+    tick_at(f, T0);
+    assert_int_equal(take(f, ACTION_CLAIM, claims, 4), 1);
+    set_members(f, &other, 1);
+    claims[0].claim.result = CLAIM_WON;
+    claims[0].claim.task = claimed_task(1, "orders", 1, 0);
+    sched_claimed(f->s, f->now, 0, &claims[0].claim, &f->a);
+    assert_int_equal(take(f, ACTION_SEND, claims, 4), 1);
+    task_free(claims[0].send.task);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_members_lose_and_gain, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_hints_of_others, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_claims_outlive_ownership, setup, teardown),
         cmocka_unit_test_setup_teardown(test_life, setup, teardown),
         cmocka_unit_test_setup_teardown(test_moved_earlier_and_early_claim, setup, teardown),
         cmocka_unit_test_setup_teardown(test_urgent_lane_first, setup, teardown),
@@ -504,6 +619,7 @@ int main(void)
         cmocka_unit_test(test_fence),
         cmocka_unit_test_setup_teardown(test_slow_service_leaves_room, setup_small, teardown),
         cmocka_unit_test_setup_teardown(test_backlog_in_pieces, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_refused_rows, setup, teardown),
     };
 
     return cmocka_run_group_tests_name("sched", tests, NULL, NULL);

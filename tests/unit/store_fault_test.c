@@ -258,16 +258,61 @@ static void test_invalid_elsewhere_is_corrupt(void **state)
 
     (void)state;
     asker_start_up(&a, &fake_driver);
-    fake_fail(FAKE_FINISH, ERR_INVALID, 1);
-    ask_finish(&ask, 1, 4);
+    fake_fail(FAKE_CANCEL, ERR_INVALID, 1);
+    ask_cancel(&ask, "k");
     run(&ask, ERR_CORRUPT);
-    assert_int_equal(fake_calls(FAKE_FINISH), 1);
+    assert_int_equal(fake_calls(FAKE_CANCEL), 1);
     fake_fail(FAKE_SCAN, ERR_INVALID, 1);
     ask_scan(&ask);
     run(&ask, ERR_CORRUPT);
     fake_fail(FAKE_TAKE_IDS, ERR_INVALID, 1);
     ask_submit_rows(&ask, "k", 2);
     run(&ask, ERR_CORRUPT);
+}
+
+/* The whole batch, its first half and its first row, the one with the lowest id, are refused. */
+static void test_a_refused_claim_or_end_fails_alone(void **state)
+{
+    struct ask ask;
+
+    (void)state;
+    asker_start_up(&a, &fake_driver);
+    fake_fail(FAKE_CLAIM, ERR_INVALID, 3);
+    ask_claim(&ask, 1, 4);
+    run(&ask, 0);
+    assert_int_equal(fake_calls(FAKE_CLAIM), 5);
+    assert_string_equal(ask.op.err.text, "scripted: invalid");
+    for (size_t i = 0; i < 4; i++)
+        assert_int_equal(ask.claims[i].result, i < 3 ? CLAIM_WON : CLAIM_FAILED);
+    assert_null(ask.claims[3].task);
+    ask_free(&ask);
+    fake_fail(FAKE_FINISH, ERR_INVALID, 3);
+    ask_finish(&ask, 1, 4);
+    run(&ask, 0);
+    assert_int_equal(fake_calls(FAKE_FINISH), 5);
+    assert_string_equal(ask.op.err.text, "scripted: invalid");
+    for (size_t i = 0; i < 4; i++)
+        assert_int_equal(ask.finishes[i].result, i < 3 ? FINISH_DONE : FINISH_FAILED);
+}
+
+/* A key that is taken may be free again; in the end it is the row that cannot be written. */
+static void test_a_taken_key_is_tried_again(void **state)
+{
+    struct ask ask;
+
+    (void)state;
+    asker_start_up(&a, &fake_driver);
+    fake_fail(FAKE_FINISH, ERR_EXISTS, 2);
+    ask_finish(&ask, 1, 1);
+    run(&ask, 0);
+    assert_int_equal(fake_calls(FAKE_FINISH), 3);
+    assert_int_equal(ask.finishes[0].result, FINISH_DONE);
+    fake_fail(FAKE_FINISH, ERR_EXISTS, 3);
+    ask_finish(&ask, 1, 1);
+    run(&ask, 0);
+    assert_int_equal(fake_calls(FAKE_FINISH), 6);
+    assert_int_equal(ask.finishes[0].result, FINISH_FAILED);
+    assert_true(store_is_up(a.store));
 }
 
 static void test_calls_answer_themselves(void **state)
@@ -528,6 +573,8 @@ int main(void)
         T(test_one_connection_is_up),
         T(test_bad_rows_fail_alone),
         T(test_invalid_elsewhere_is_corrupt),
+        T(test_a_refused_claim_or_end_fails_alone),
+        T(test_a_taken_key_is_tried_again),
         T(test_calls_answer_themselves),
         T(test_half_an_operation_fails),
         T(test_newer_schema_is_fatal),

@@ -115,6 +115,8 @@ static void test_failure_in_the_body(void **state)
          VERDICT_RETRY, -1, REPLACEMENT "x" REPLACEMENT "\xF0\x9F\x98\x80" REPLACEMENT},
         {"Latin-1", 200, "{\"success\":false,\"message\":\"caf\xE9\"}", NULL, VERDICT_RETRY, -1,
          "caf" REPLACEMENT},
+        {"blank message", 200, "{\"success\":false,\"message\":\" \\n\"}", NULL, VERDICT_RETRY, -1,
+         "the handler's \"success\" is not true"},
         {"raw line end", 200, "{\"success\":false,\n\"message\":\"a\nb\"}", NULL, VERDICT_RETRY, -1,
          "a b"},
     };
@@ -209,6 +211,10 @@ static void test_no_answer(void **state)
     a.failure = (struct str){0};
     verdict_read(&a, &limits, NOW, &v);
     assert_int_equal(v.kind, VERDICT_RETRY);
+    assert_string_equal(v.error, "no answer");
+
+    a.failure = STR(" \n");
+    verdict_read(&a, &limits, NOW, &v);
     assert_string_equal(v.error, "no answer");
 
     /* An answer that broke off is none, whatever its status was. */
@@ -320,6 +326,31 @@ static void test_many_values(void **state)
     free(body);
 }
 
+/* What is nested deeper than the tokenizer goes hides nothing that the handler says. */
+static void test_deep_answer(void **state)
+{
+    (void)state;
+#define TEN(text) text text text text text text text text text text
+#define DEEP TEN("[{\"a\\\"]\":[") "\"]}\"" TEN("]}]")
+#define DEEPER TEN("[[[[[[[") TEN("]]]]]]]")
+    static const struct answer_case cases[] = {
+        {"before", 200, "{\"success\":false,\"message\":\"m\",\"trace\":" DEEPER "}", NULL,
+         VERDICT_RETRY, -1, "m"},
+        {"behind", 200, "{\"trace\":[" DEEPER "," DEEP "],\"success\":false,\"retryable\":false}",
+         NULL, VERDICT_FINAL, -1, "the handler's \"success\" is not true"},
+        {"and a character to mend", 200,
+         "{\"trace\":" DEEPER ",\"success\":false,\"message\":\"a\\u0000\"}", NULL, VERDICT_RETRY,
+         -1, "a" REPLACEMENT},
+        {"snooze", 200, "{\"trace\":" DEEPER ",\"snooze\":\"10m\"}", NULL, VERDICT_SNOOZE, 600000,
+         ""},
+        {"nested words", 200, "{\"trace\":{\"success\":false,\"a\":" DEEPER "}}", NULL,
+         VERDICT_SUCCESS, -1, ""},
+        {"unbalanced", 200, "{\"trace\":" DEEPER "]]],\"success\":false}", NULL, VERDICT_SUCCESS,
+         -1, ""},
+    };
+    CHECK_ALL(cases);
+}
+
 static void test_results(void **state)
 {
     (void)state;
@@ -398,13 +429,14 @@ int main(void)
         cmocka_unit_test(test_failure_in_the_body),
         cmocka_unit_test(test_snooze),
         cmocka_unit_test(test_statuses),
-        cmocka_unit_test(test_retry_after),
+        {.name = "retry-42: Retry-After is read", .test_func = test_retry_after},
         cmocka_unit_test(test_no_answer),
         cmocka_unit_test(test_unsent),
-        cmocka_unit_test(test_long_error_texts),
+        {.name = "retry-44: long error texts", .test_func = test_long_error_texts},
         cmocka_unit_test(test_binary_error_text),
         cmocka_unit_test(test_cut_answer),
         cmocka_unit_test(test_many_values),
+        cmocka_unit_test(test_deep_answer),
         cmocka_unit_test(test_results),
         cmocka_unit_test(test_refused_results),
         cmocka_unit_test(test_names),

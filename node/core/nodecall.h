@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The calls about the node's own row in job_node, in the manner of storecall.h. */
+#ifndef JF_CORE_NODECALL_H
+#define JF_CORE_NODECALL_H
+
+#include "node/core/storecall.h"
+#include "proto/member.h"
+
+/* Takes the next boot epoch for a node name and writes its row, state "joining". */
+struct call_node_start {
+    struct store_call call;
+    struct str name;
+    struct str address;
+    struct str version;
+    int32_t hash_version;
+    int64_t epoch;     /* out: above every earlier one of this name */
+    wall_ms last_seen; /* out: the previous process's, or WALL_NONE */
+};
+
+/* Renews the node's row, and reads the rows of all that live: whose last heartbeat is younger than
+ * ttl_ms by the store's clock. rc ERR_CONFLICT: another process has started under this name since.
+ */
+struct call_node_beat {
+    struct store_call call;
+    struct str name;
+    int64_t epoch;
+    enum member_state state;
+    int64_t ttl_ms;
+    struct member *members; /* out: n of them, in no order, those that have left too; free() */
+    size_t n;
+};
+
+#endif

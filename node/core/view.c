@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "node/core/view.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "node/core/ownership.h"
+
+#define NEVER INT64_MIN
+
+const char *view_source_name(enum view_source s)
+{
+    static const char *const names[] = {"none", "etcd", "rows"};
+
+    return names[s];
+}
+
+void view_init(struct view *v, int64_t ttl_ms)
+{
+    *v = (struct view){.ttl_ms = ttl_ms};
+    for (int i = 0; i <= VIEW_ROWS; i++)
+        v->lists[i].asked_at = NEVER;
+}
+
+void view_fini(struct view *v)
+{
+    for (int i = 0; i <= VIEW_ROWS; i++)
+        free(v->lists[i].members);
+    *v = (struct view){0};
+}
+
+static int compare_name(const void *a, const void *b)
+{
+    return strcmp(((const struct member *)a)->name, ((const struct member *)b)->name);
+}
+
+int view_read(struct view *v, enum view_source source, mono_ms asked_at,
+              const struct member *members, size_t n)
+{
+    struct view_list *list = &v->lists[source];
+    struct member *copy = malloc(n ? n * sizeof(*copy) : 1);
+
+    assert(source == VIEW_ETCD || source == VIEW_ROWS);
+    if (!copy)
+        return ERR_NOMEM;
+    if (n)
+        memcpy(copy, members, n * sizeof(*copy));
+    qsort(copy, n, sizeof(*copy), compare_name);
+    free(list->members);
+    list->members = copy;
+    list->n = n < VIEW_MEMBERS_MAX ? n : VIEW_MEMBERS_MAX;
+    list->asked_at = asked_at;
+    return 0;
+}
+
+enum view_source view_at(const struct view *v, mono_ms now, mono_ms *ret_until)
+{
+    for (enum view_source s = VIEW_ETCD; s <= VIEW_ROWS; s++) {
+        mono_ms asked_at = v->lists[s].asked_at;
+
+        if (asked_at != NEVER && now - asked_at <= v->ttl_ms) {
+            *ret_until = asked_at + v->ttl_ms + 1;
+            return s;
+        }
+    }
+    *ret_until = INT64_MAX;
+    return VIEW_NONE;
+}
+
+size_t view_owners(const struct view *v, enum view_source source, struct str *ret_names)
+{
+    const struct view_list *list = &v->lists[source];
+    size_t n = 0;
+
+    for (size_t i = 0; i < list->n; i++) {
+        const struct member *m = &list->members[i];
+
+        if (m->state == MEMBER_ACTIVE && m->hash_version == OWNERSHIP_HASH_VERSION)
+            ret_names[n++] = str_from(m->name);
+    }
+    return n;
+}
+
+const struct member *view_disagrees(const struct view *v, enum view_source source, struct str self)
+{
+    const struct view_list *list = &v->lists[source];
+
+    for (size_t i = 0; i < list->n; i++) {
+        const struct member *m = &list->members[i];
+
+        if (m->state == MEMBER_ACTIVE && m->hash_version != OWNERSHIP_HASH_VERSION &&
+            !str_eqz(self, m->name))
+            return m;
+    }
+    return NULL;
+}
+
+const struct member *view_find(const struct view *v, enum view_source source, struct str name)
+{
+    const struct view_list *list = &v->lists[source];
+
+    for (size_t i = 0; i < list->n; i++) {
+        if (str_eqz(name, list->members[i].name))
+            return &list->members[i];
+    }
+    return NULL;
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who the live members are, from two witnesses: etcd (the list of a full read, kept up by a watch)
+ * and the heartbeat rows of job_node. Pure: readings and the time go in, the names of those who may
+ * own come out.
+ *
+ * The age of a list is the age of its last full reading, counted from when it was asked for; events
+ * of a watch change what it says, not its age. While etcd's list is no older than the TTL, it
+ * counts; else the rows do, while they are no older than the TTL; else nobody owns anything. Both
+ * witnesses may be wrong: the database's compare-and-set stays the judge.
+ *
+ * Only active members with this node's version of the ownership hash may own. */
+#ifndef JF_CORE_VIEW_H
+#define JF_CORE_VIEW_H
+
+#include "proto/member.h"
+
+#define VIEW_MEMBERS_MAX 256 /* more than that are left out, the last by name */
+
+enum view_source { VIEW_NONE, VIEW_ETCD, VIEW_ROWS };
+const char *view_source_name(enum view_source s); /* "none", "etcd", "rows" */
+
+struct view_list {
+    struct member *members; /* owned; by name */
+    size_t n;
+    mono_ms asked_at; /* INT64_MIN = never read */
+};
+
+struct view {
+    int64_t ttl_ms;
+    struct view_list lists[VIEW_ROWS + 1]; /* by source; [VIEW_NONE] stays empty */
+};
+
+void view_init(struct view *v, int64_t ttl_ms);
+void view_fini(struct view *v);
+
+/* What a witness says now: replaces its list (copied, sorted). A list that is no full reading keeps
+ * the age of the last one: pass that reading's asked_at again.
+ * Errors: ERR_NOMEM (nothing changed). */
+MUST_CHECK int view_read(struct view *v, enum view_source source, mono_ms asked_at,
+                         const struct member *members, size_t n);
+
+/* The witness that counts at this time, and until when it does unless it is read again (*ret_until;
+ * INT64_MAX for VIEW_NONE). */
+enum view_source view_at(const struct view *v, mono_ms now, mono_ms *ret_until);
+
+/* The names of those who may own by a witness, borrowed until it is next read; at most
+ * VIEW_MEMBERS_MAX. */
+size_t view_owners(const struct view *v, enum view_source source, struct str *ret_names);
+
+/* By a witness: an active member whose hash version is not ours, and who is not `self`; NULL when
+ * all agree. */
+const struct member *view_disagrees(const struct view *v, enum view_source source, struct str self);
+
+/* NULL when the witness does not know the name. */
+const struct member *view_find(const struct view *v, enum view_source source, struct str name);
+
+#endif

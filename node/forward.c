@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Hints to the owners of near tasks that were submitted to this node.
+ *
+ * Each owner has a queue. While a call to it is out, hints gather; when it is back the next call
+ * takes them all. A call that fails loses its hints, and a queue that is full takes no more: the
+ * owner's scans find those tasks. The body is signed with the cluster's secret. */
+#include "node/forward.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json.h"
+#include "node/api/uri.h"
+#include "node/dispatch/sign.h"
+#include "node/node_internal.h"
+
+#define FORWARD_HINTS_MAX 1000 /* in one call, and waiting for the next one, for each owner */
+#define FORWARD_TIMEOUT_MS 2000
+#define FORWARD_STAMP_TOLERANCE_S 60
+#define FORWARD_ID STR("hints")
+
+struct peer {
+    struct dispatch_request request; /* first: on_done gets it */
+    struct forward *forward;
+    char name[MEMBER_NAME_MAX + 1];
+    struct buf waiting; /* the hints' JSON texts, with commas between them */
+    size_t n_waiting;
+    struct buf body; /* of the call that is out */
+    struct buf url;
+    bool is_out;
+};
+
+struct forward {
+    struct node *node;
+    struct peer *peers[VIEW_MEMBERS_MAX]; /* owned */
+    size_t n;
+};
+
+int forward_new(struct node *n, struct forward **ret)
+{
+    struct forward *f = calloc(1, sizeof(*f));
+
+    if (!f)
+        return ERR_NOMEM;
+    f->node = n;
+    *ret = f;
+    return 0;
+}
+
+void forward_free(struct forward *f)
+{
+    if (!f)
+        return;
+    for (size_t i = 0; i < f->n; i++) {
+        buf_fini(&f->peers[i]->waiting);
+        buf_fini(&f->peers[i]->body);
+        buf_fini(&f->peers[i]->url);
+        free(f->peers[i]);
+    }
+    free(f);
+}
+
+static struct peer *peer_of(struct forward *f, struct str name)
+{
+    struct peer *p;
+
+    for (size_t i = 0; i < f->n; i++) {
+        if (str_eqz(name, f->peers[i]->name))
+            return f->peers[i];
+    }
+    if (f->n == VIEW_MEMBERS_MAX || !(p = calloc(1, sizeof(*p))))
+        return NULL;
+    p->forward = f;
+    (void)member_set_text(p->name, sizeof(p->name), name);
+    f->peers[f->n++] = p;
+    return p;
+}
+
+void forward_add(struct forward *f, const struct hint *h)
+{
+    struct node *n = f->node;
+    struct str owner = sched_owner(n->sched, h->service_name, h->shard);
+    struct peer *p;
+
+    if (!n->cfg->cluster_secret || !owner.p || str_eqz(owner, n->cfg->node_name))
+        return;
+    p = peer_of(f, owner);
+    if (!p || p->n_waiting == FORWARD_HINTS_MAX) {
+        counter_add(&n->counters.hints_dropped, 1);
+        return;
+    }
+    if (p->n_waiting++)
+        buf_addc(&p->waiting, ',');
+    buf_addz(&p->waiting, "{\"serviceName\":");
+    json_put_string(&p->waiting, h->service_name);
+    buf_addf(&p->waiting,
+             ",\"shard\":%d,\"lane\":%d,\"id\":%" PRId64 ",\"attempt\":%d,\"time\":%" PRId64 "}",
+             h->shard, h->lane, h->id, h->attempt, h->next_attempt_time);
+}
+
+/* ---- Calls --------------------------------------------------------------------------------- */
+
+static void peer_send(struct peer *p);
+
+static void on_done(struct dispatch_request *r)
+{
+    struct peer *p = (struct peer *)r;
+    struct node *n = p->forward->node;
+
+    p->is_out = false;
+    if (r->answer.http_status != 204)
+        counter_add(&n->counters.hints_failed, 1);
+    if (p->n_waiting)
+        peer_send(p);
+}
+
+static int put_url(struct peer *p, const char *address)
+{
+    const struct node *n = p->forward->node;
+    char signature[SIGN_TEXT_MAX];
+    int64_t stamp = store_clock_now(&n->clock) / 1000;
+    int rc = sign_webhook(str_from(n->cfg->cluster_secret), FORWARD_ID, stamp, buf_str(&p->body),
+                          signature);
+
+    if (rc)
+        return rc;
+    buf_clear(&p->url);
+    buf_addf(&p->url, "http://%s/internal/hints?stamp=%" PRId64 "&signature=", address, stamp);
+    uri_encode(&p->url, str_from(signature));
+    buf_addc(&p->url, '\0');
+    return buf_ok(&p->url) ? 0 : ERR_NOMEM;
+}
+
+static void peer_send(struct peer *p)
+{
+    static const char *const headers[] = {"Content-Type: application/json",
+                                          "User-Agent: JobFlow/" JF_VERSION};
+    struct node *n = p->forward->node;
+    const char *address = members_address(n->members, str_from(p->name));
+    struct err err;
+    bool ok;
+
+    buf_clear(&p->body);
+    buf_addz(&p->body, "{\"hints\":[");
+    buf_adds(&p->body, buf_str(&p->waiting));
+    buf_addz(&p->body, "]}");
+    ok = address && buf_ok(&p->waiting) && buf_ok(&p->body) && !put_url(p, address);
+    buf_clear(&p->waiting);
+    p->n_waiting = 0;
+    if (!ok) {
+        counter_add(&n->counters.hints_failed, 1);
+        return;
+    }
+    p->request = (struct dispatch_request){.url = p->url.data,
+                                           .headers = headers,
+                                           .n_headers = sizeof(headers) / sizeof(headers[0]),
+                                           .body = buf_str(&p->body),
+                                           .timeout_ms = FORWARD_TIMEOUT_MS,
+                                           .send_by = INT64_MAX,
+                                           .on_done = on_done};
+    p->is_out = !dispatch_start(n->dispatch, &p->request, &err);
+}
+
+void forward_flush(struct forward *f)
+{
+    for (size_t i = 0; i < f->n; i++) {
+        if (f->peers[i]->n_waiting && !f->peers[i]->is_out)
+            peer_send(f->peers[i]);
+    }
+}
+
+/* ---- The other end ------------------------------------------------------------------------- */
+
+/* Takes as long wherever the two differ. */
+static bool same_text(struct str a, const char *b)
+{
+    size_t len = strlen(b);
+    unsigned char differs = a.len != len;
+
+    for (size_t i = 0; i < a.len && i < len; i++)
+        differs |= (unsigned char)(a.p[i] ^ b[i]);
+    return !differs;
+}
+
+bool forward_verify(const struct config *cfg, struct str stamp, struct str signature,
+                    struct str body, wall_ms now)
+{
+    char wanted[SIGN_TEXT_MAX];
+    int64_t at;
+
+    if (!cfg->cluster_secret || !str_to_i64(stamp, &at) ||
+        at < now / 1000 - FORWARD_STAMP_TOLERANCE_S || at > now / 1000 + FORWARD_STAMP_TOLERANCE_S)
+        return false;
+    return !sign_webhook(str_from(cfg->cluster_secret), FORWARD_ID, at, body, wanted) &&
+           same_text(signature, wanted);
+}

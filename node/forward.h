@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Hints about tasks that other members own: they go to their owners over HTTP, batched and best
+ * effort. Without cluster.secret none do. All but forward_verify belong to the main loop's thread.
+ */
+#ifndef JF_NODE_FORWARD_H
+#define JF_NODE_FORWARD_H
+
+#include "node/config.h"
+#include "node/core/sched.h"
+
+struct forward;
+struct node;
+
+MUST_CHECK int forward_new(struct node *n, struct forward **ret); /* Errors: ERR_NOMEM */
+void forward_free(struct forward *f); /* after the dispatcher; NULL is accepted */
+
+void forward_add(struct forward *f, const struct hint *hint); /* copied */
+void forward_flush(struct forward *f); /* sends what was added, at the end of a batch */
+
+/* Whether a member of the cluster has signed this body within the last minute. From any thread. */
+bool forward_verify(const struct config *cfg, struct str stamp, struct str signature,
+                    struct str body, wall_ms now);
+
+#endif

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a service may answer, say without being asked, or leave out. */
+#include "tests/unit/dispatch_fixture.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <arpa/inet.h>
+#include <cmocka.h>
+#include <event2/event.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static void test_interim_answers_are_passed_over(void **state)
+{
+    struct fixture *f = *state;
+    struct call c;
+
+    run_path(&c, f, "/continue");
+    assert_int_equal(c.status, 503);
+    assert_string_equal(c.body, "busy");
+    assert_string_equal(c.retry_after, "(none)");
+}
+
+static void test_interim_answer_is_no_beginning(void **state)
+{
+    struct fixture *f = *state;
+    struct dispatch_config cfg = usual_config();
+    struct call c;
+
+    cfg.low_speed_ms = 100;
+    use_config(f, &cfg);
+    run_path(&c, f, "/think"); /* for longer than that, behind a 102 */
+    assert_string_equal(c.failure, "");
+    assert_int_equal(c.status, 200);
+}
+
+static void test_total_time(void **state)
+{
+    static const char *const paths[] = {"/hang", "/drip", "/stall"};
+    struct fixture *f = *state;
+    struct call c;
+
+    for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
+        prepare(&c, f, paths[i]);
+        c.r.timeout_ms = 100;
+        run(&c);
+        assert_failed(&c, "timed out");
+    }
+}
+
+static void test_answer_that_stands_still(void **state)
+{
+    struct fixture *f = *state;
+    struct dispatch_config cfg = usual_config();
+    struct call c;
+
+    cfg.low_speed_ms = 100;
+    use_config(f, &cfg);
+    run_path(&c, f, "/stall");
+    assert_failed(&c, "stood still");
+    /* A handler that thinks for longer than that before it answers is none. */
+    run_path(&c, f, "/late");
+    assert_int_equal(c.status, 200);
+}
+
+static void test_redirect_is_not_followed(void **state)
+{
+    struct fixture *f = *state;
+    struct call c;
+
+    run_path(&c, f, "/redirect");
+    assert_int_equal(c.status, 302);
+    assert_int_equal(counts_of(f).requests, 1);
+}
+
+static void test_answer_limit(void **state)
+{
+    struct fixture *f = *state;
+    struct dispatch_config cfg = usual_config();
+    struct call c;
+
+    run_path(&c, f, "/endless");
+    assert_int_equal(c.status, 200);
+    assert_true(c.cut);
+    assert_int_equal(c.body_len, 64 * 1024);
+    assert_string_equal(c.failure, "");
+
+    cfg.max_answer = 1;
+    use_config(f, &cfg);
+    run_path(&c, f, "/ok");
+    assert_true(c.cut);
+    assert_string_equal(c.body, "o");
+    cfg.max_answer = 2;
+    use_config(f, &cfg);
+    run_path(&c, f, "/ok");
+    assert_false(c.cut);
+    assert_string_equal(c.body, "ok");
+}
+
+static void test_broken_answers(void **state)
+{
+    struct fixture *f = *state;
+    struct call c;
+
+    run_path(&c, f, "/flood");
+    assert_failed(&c, "headers are above");
+    run_path(&c, f, "/short");
+    assert_failed(&c, "8 bytes remaining");
+    run_path(&c, f, "/garbage");
+    assert_failed(&c, "");
+    assert_true(strlen(c.failure) > 0);
+}
+
+static void test_two_lengths(void **state)
+{
+    struct fixture *f = *state;
+    struct call c;
+
+    run_path(&c, f, "/lengths");
+    assert_failed(&c, "two different Content-Lengths");
+}
+
+/* The next request on that connection would take it for its answer. */
+static void test_words_that_nobody_asked_for(void **state)
+{
+    struct fixture *f = *state;
+    struct call c;
+
+    run_path(&c, f, "/stray");
+    assert_string_equal(c.body, "ok");
+    run_until_closed(f, 1);
+    run_path(&c, f, "/status/503");
+    assert_int_equal(c.status, 503);
+    assert_int_equal(counts_of(f).connections, 2);
+    assert_int_equal(counts_of(f).bodies, 2);
+}
+
+#define FILLERS 4
+
+/* Connects until the listener's queue is full: from then on it takes nobody. */
+static void fill(const struct sockaddr_in *to, int fds[FILLERS])
+{
+    for (size_t i = 0; i < FILLERS; i++) {
+        fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        (void)connect(fds[i], (const struct sockaddr *)to, sizeof(*to));
+    }
+}
+
+static void on_make_room(evutil_socket_t listener, short events, void *ctx)
+{
+    (void)events;
+    (void)ctx;
+    for (int fd = 0; fd >= 0;) {
+        fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK);
+        if (fd >= 0)
+            close(fd);
+    }
+}
+
+/* Given back without a try used up, it would be the same again for ever. */
+static void test_fence_that_passes_while_connecting(void **state)
+{
+    struct fixture *f = *state;
+    struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(in);
+    struct timeval soon = {.tv_usec = 200000};
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    int fds[FILLERS];
+    struct call c;
+    char url[64];
+
+    assert_int_equal(bind(listener, (struct sockaddr *)&in, len), 0);
+    assert_int_equal(listen(listener, 0), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&in, &len), 0);
+    fill(&in, fds);
+    (void)snprintf(url, sizeof(url), "http://127.0.0.1:%u/", (unsigned)ntohs(in.sin_port));
+    prepare_url(&c, f, url);
+    c.r.send_by = clock_mono() + 100;
+    struct event *room = event_new(f->base, listener, EV_TIMEOUT, on_make_room, NULL);
+    assert_int_equal(event_add(room, &soon), 0);
+    run(&c);
+    assert_failed(&c, "in time for its claim");
+    event_free(room);
+    for (size_t i = 0; i < FILLERS; i++)
+        close(fds[i]);
+    close(listener);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        FIXTURE(test_interim_answers_are_passed_over),
+        FIXTURE(test_interim_answer_is_no_beginning),
+        FIXTURE(test_total_time),
+        FIXTURE(test_answer_that_stands_still),
+        FIXTURE(test_redirect_is_not_followed),
+        FIXTURE(test_answer_limit),
+        FIXTURE(test_broken_answers),
+        FIXTURE(test_two_lengths),
+        FIXTURE(test_words_that_nobody_asked_for),
+        FIXTURE(test_fence_that_passes_while_connecting),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which witness counts at what time, who may own by it, and who disagrees. */
+#include "node/core/view.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "node/core/ownership.h"
+
+#define TTL 10000
+
+static struct member member(const char *name, enum member_state state)
+{
+    struct member m = {.state = state, .hash_version = OWNERSHIP_HASH_VERSION};
+
+    assert_true(member_set_text(m.name, sizeof(m.name), str_from(name)));
+    return m;
+}
+
+static void read_one(struct view *v, enum view_source source, mono_ms asked_at, const char *name)
+{
+    struct member m = member(name, MEMBER_ACTIVE);
+
+    assert_int_equal(view_read(v, source, asked_at, &m, 1), 0);
+}
+
+static void assert_at(const struct view *v, mono_ms now, enum view_source source, mono_ms until)
+{
+    mono_ms at = 0;
+
+    assert_string_equal(view_source_name(view_at(v, now, &at)), view_source_name(source));
+    assert_true(at == until);
+}
+
+static void test_nobody_before_a_reading(void **state)
+{
+    struct view v;
+    struct str names[VIEW_MEMBERS_MAX];
+
+    (void)state;
+    view_init(&v, TTL);
+    assert_at(&v, 0, VIEW_NONE, INT64_MAX);
+    assert_at(&v, INT64_MAX, VIEW_NONE, INT64_MAX);
+    assert_int_equal(view_owners(&v, VIEW_NONE, names), 0);
+    assert_int_equal(view_owners(&v, VIEW_ETCD, names), 0);
+    assert_null(view_find(&v, VIEW_ETCD, STR("a")));
+    assert_null(view_disagrees(&v, VIEW_NONE, STR("a")));
+    view_fini(&v);
+}
+
+static void test_etcd_counts_while_it_is_fresh(void **state)
+{
+    struct view v;
+
+    (void)state;
+    view_init(&v, TTL);
+    read_one(&v, VIEW_ROWS, 1000, "r");
+    assert_at(&v, 1000, VIEW_ROWS, 1000 + TTL + 1);
+    read_one(&v, VIEW_ETCD, 2000, "e");
+    assert_at(&v, 2000, VIEW_ETCD, 2000 + TTL + 1);
+    assert_at(&v, 2000 + TTL, VIEW_ETCD, 2000 + TTL + 1);
+    assert_at(&v, 2000 + TTL + 1, VIEW_NONE, INT64_MAX); /* the rows are older still */
+    read_one(&v, VIEW_ROWS, 5000, "r");
+    assert_at(&v, 2000 + TTL, VIEW_ETCD, 2000 + TTL + 1);
+    assert_at(&v, 2000 + TTL + 1, VIEW_ROWS, 5000 + TTL + 1);
+    assert_at(&v, 5000 + TTL, VIEW_ROWS, 5000 + TTL + 1);
+    assert_at(&v, 5000 + TTL + 1, VIEW_NONE, INT64_MAX);
+    read_one(&v, VIEW_ETCD, 5000 + TTL, "e"); /* etcd is back */
+    assert_at(&v, 5000 + TTL + 1, VIEW_ETCD, 5000 + TTL + TTL + 1);
+    view_fini(&v);
+}
+
+/* `until` is the first time at which something else counts. */
+static void test_until_is_exact(void **state)
+{
+    struct view v;
+    mono_ms until;
+    mono_ms later;
+
+    (void)state;
+    view_init(&v, TTL);
+    read_one(&v, VIEW_ETCD, 100, "e");
+    read_one(&v, VIEW_ROWS, 200, "r");
+    assert_int_equal(view_at(&v, 300, &until), VIEW_ETCD);
+    assert_int_equal(view_at(&v, until - 1, &later), VIEW_ETCD);
+    assert_int_equal(view_at(&v, until, &later), VIEW_ROWS);
+    assert_int_equal(view_at(&v, later - 1, &until), VIEW_ROWS);
+    assert_int_equal(view_at(&v, later, &until), VIEW_NONE);
+    view_fini(&v);
+}
+
+/* An event says something new about the members, nothing about the age. */
+static void test_events_keep_the_age(void **state)
+{
+    struct view v;
+    struct str names[VIEW_MEMBERS_MAX];
+    struct member both[] = {member("a", MEMBER_ACTIVE), member("b", MEMBER_ACTIVE)};
+
+    (void)state;
+    view_init(&v, TTL);
+    read_one(&v, VIEW_ETCD, 1000, "a");
+    assert_int_equal(view_read(&v, VIEW_ETCD, 1000, both, 2), 0);
+    assert_int_equal(view_owners(&v, VIEW_ETCD, names), 2);
+    assert_at(&v, 1000 + TTL + 1, VIEW_NONE, INT64_MAX);
+    view_fini(&v);
+}
+
+/* An empty list is a list: a witness that sees nobody is believed. */
+static void test_an_empty_list_counts(void **state)
+{
+    struct view v;
+    struct str names[VIEW_MEMBERS_MAX];
+
+    (void)state;
+    view_init(&v, TTL);
+    read_one(&v, VIEW_ROWS, 1000, "r");
+    read_one(&v, VIEW_ETCD, 1000, "e");
+    assert_int_equal(view_read(&v, VIEW_ETCD, 2000, NULL, 0), 0);
+    assert_at(&v, 2000, VIEW_ETCD, 2000 + TTL + 1);
+    assert_int_equal(view_owners(&v, VIEW_ETCD, names), 0);
+    assert_int_equal(view_owners(&v, VIEW_ROWS, names), 1);
+    view_fini(&v);
+}
+
+static void test_owners(void **state)
+{
+    struct view v;
+    struct str names[VIEW_MEMBERS_MAX];
+    struct member list[] = {member("d", MEMBER_ACTIVE),   member("joining", MEMBER_JOINING),
+                            member("b", MEMBER_ACTIVE),   member("draining", MEMBER_DRAINING),
+                            member("new", MEMBER_ACTIVE), member("left", MEMBER_LEFT),
+                            member("c", MEMBER_ACTIVE)};
+
+    (void)state;
+    list[4].hash_version++;
+    view_init(&v, TTL);
+    assert_int_equal(view_read(&v, VIEW_ETCD, 0, list, 7), 0);
+    memset(list, 0, sizeof(list)); /* copied */
+    assert_int_equal(view_owners(&v, VIEW_ETCD, names), 3);
+    assert_true(str_eqz(names[0], "b") && str_eqz(names[1], "c") && str_eqz(names[2], "d"));
+    view_fini(&v);
+}
+
+static void test_disagreement(void **state)
+{
+    struct view v;
+    struct member list[] = {member("a", MEMBER_ACTIVE), member("b", MEMBER_ACTIVE),
+                            member("c", MEMBER_DRAINING)};
+
+    (void)state;
+    view_init(&v, TTL);
+    assert_int_equal(view_read(&v, VIEW_ETCD, 0, list, 3), 0);
+    assert_null(view_disagrees(&v, VIEW_ETCD, STR("a")));
+    list[2].hash_version = OWNERSHIP_HASH_VERSION + 1; /* owns nothing */
+    assert_int_equal(view_read(&v, VIEW_ETCD, 0, list, 3), 0);
+    assert_null(view_disagrees(&v, VIEW_ETCD, STR("a")));
+    list[1].hash_version = OWNERSHIP_HASH_VERSION - 1;
+    assert_int_equal(view_read(&v, VIEW_ETCD, 0, list, 3), 0);
+    assert_non_null(view_disagrees(&v, VIEW_ETCD, STR("a")));
+    assert_string_equal(view_disagrees(&v, VIEW_ETCD, STR("a"))->name, "b");
+    assert_null(view_disagrees(&v, VIEW_ETCD, STR("b"))); /* itself, before its restart */
+    assert_null(view_disagrees(&v, VIEW_ROWS, STR("a"))); /* the other witness */
+    view_fini(&v);
+}
+
+static void test_find(void **state)
+{
+    struct view v;
+    struct member list[] = {member("b", MEMBER_DRAINING), member("a", MEMBER_ACTIVE)};
+
+    (void)state;
+    list[0].epoch = 5;
+    view_init(&v, TTL);
+    assert_int_equal(view_read(&v, VIEW_ROWS, 0, list, 2), 0);
+    const struct member *m = view_find(&v, VIEW_ROWS, STR("b"));
+    assert_non_null(m);
+    assert_int_equal(m->epoch, 5);
+    assert_int_equal(m->state, MEMBER_DRAINING);
+    assert_null(view_find(&v, VIEW_ROWS, STR("")));
+    assert_null(view_find(&v, VIEW_ROWS, STR("bb")));
+    assert_null(view_find(&v, VIEW_ETCD, STR("b")));
+    view_fini(&v);
+}
+
+static void test_more_than_the_most(void **state)
+{
+    static struct member list[VIEW_MEMBERS_MAX + 10];
+    static struct str names[VIEW_MEMBERS_MAX];
+    const size_t n = sizeof(list) / sizeof(list[0]);
+    struct view v;
+    char name[16];
+
+    (void)state;
+    for (size_t i = 0; i < n; i++) {
+        (void)snprintf(name, sizeof(name), "n%03zu", n - 1 - i);
+        list[i] = member(name, MEMBER_ACTIVE);
+    }
+    view_init(&v, TTL);
+    assert_int_equal(view_read(&v, VIEW_ROWS, 0, list, n), 0);
+    assert_int_equal(view_owners(&v, VIEW_ROWS, names), VIEW_MEMBERS_MAX);
+    assert_true(str_eqz(names[0], "n000"));
+    (void)snprintf(name, sizeof(name), "n%03d", VIEW_MEMBERS_MAX - 1);
+    assert_non_null(view_find(&v, VIEW_ROWS, str_from(name)));
+    (void)snprintf(name, sizeof(name), "n%03d", VIEW_MEMBERS_MAX);
+    assert_null(view_find(&v, VIEW_ROWS, str_from(name)));
+    view_fini(&v);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nobody_before_a_reading),
+        cmocka_unit_test(test_etcd_counts_while_it_is_fresh),
+        cmocka_unit_test(test_until_is_exact),
+        cmocka_unit_test(test_events_keep_the_age),
+        cmocka_unit_test(test_an_empty_list_counts),
+        cmocka_unit_test(test_owners),
+        cmocka_unit_test(test_disagreement),
+        cmocka_unit_test(test_find),
+        cmocka_unit_test(test_more_than_the_most),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
