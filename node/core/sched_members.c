@@ -61,23 +61,26 @@ static void shard_update(struct sched *s, struct svc *v, int32_t shard)
     }
 }
 
-static bool shard_is_owned(const struct svc *v, int32_t shard)
+/* A shard without a task so far has no lane that would know. */
+static bool shard_is_owned(const struct sched *s, const struct svc *v, int32_t shard)
 {
-    for (int32_t n = 0; n < TASK_LANES; n++) {
+    for (int32_t n = 0; shard < v->n_shards && n < TASK_LANES; n++) {
         const struct lane *l = v->lanes[(size_t)shard * TASK_LANES + (size_t)n];
 
         if (l)
             return l->owned;
     }
-    return false;
+    return sched_owns(s, v->name, shard);
 }
 
 void sched_count_owned(struct sched *s)
 {
     s->n_owned = 0;
     for (size_t i = 0; i < s->n_svcs; i++) {
-        for (int32_t shard = 0; shard < s->svcs[i]->n_shards; shard++)
-            s->n_owned += shard_is_owned(s->svcs[i], shard);
+        const struct svc *v = s->svcs[i];
+
+        for (int32_t shard = 0; !v->gone && shard < v->conf->shards_seen; shard++)
+            s->n_owned += shard_is_owned(s, v, shard);
     }
 }
 

@@ -33,8 +33,8 @@ MAX_WINDOWS = 7        # since others' work on the machine looks like an attack
 RATE = 150             # due tasks a second
 WINDOW_S = 4
 BATCH = 25             # tasks: small enough for a body that is not counted against the memory
-# With less a quiet machine's 1 or 2 ms would make the ratio a matter of the kernel's scheduler: here
-# the attackers, the receiver and the node share two cores.
+# With less a quiet machine's 1 or 2 ms would make the ratio a matter of the kernel's scheduler:
+# here the attackers, the receiver and the node share two cores.
 FLOOR_MS = 10
 MEMORY_SLACK = 8_000_000
 FILES_SLACK = 64       # connections to the receiver: as many as its service may have, and kept
@@ -227,7 +227,7 @@ def drip_is_cut(s, name, status):
 # ---- The attack ---------------------------------------------------------------------------------
 
 def submit_stream(s, n, lead_ms):
-    """The handler that the tasks go to, or None when the first was due before the last was stored."""
+    """The handler that the tasks go to; None if the first was due before the last was stored."""
     s.n_streams += 1
     handler = f"stream-{s.n_streams}"
     begin = now_ms() + lead_ms
@@ -297,9 +297,9 @@ def tasks_leave_in_time_under_attack(s):
         allowed = max(2 * quiet, quiet + FLOOR_MS)
         if n >= N_WINDOWS and attack <= allowed:
             break
-    diagnose(f"p99 of the lateness, median of {len(s.late['quiet'])}: quiet {quiet} ms {s.late['quiet']}, attack "
-             f"{attack} ms {s.late['attack']}; allowed are max(2 x quiet, quiet + {FLOOR_MS} ms) = "
-             f"{allowed} ms")
+    diagnose(f"p99 of the lateness, median of {len(s.late['quiet'])}: quiet {quiet} ms "
+             f"{s.late['quiet']}, attack {attack} ms {s.late['attack']}; allowed are "
+             f"max(2 x quiet, quiet + {FLOOR_MS} ms) = {allowed} ms")
     check(attack <= allowed, f"{attack} ms late under attack, {quiet} ms in quiet")
 
 
@@ -325,11 +325,13 @@ def cases_of(s):
              for row in wire_clients.ROWS]
     cases += [(f"{name} that drips is cut at its deadline", lambda n=name: drip_is_cut(s, n, 408))
               for name in wire_clients.DRIPS]
-    cases += [(f"{name} that reads slowly is cut at the deadline", lambda n=name: drip_is_cut(s, n, None))
+    cases += [(f"{name} that reads slowly is cut at the deadline",
+               lambda n=name: drip_is_cut(s, n, None))
               for name in ("a reader", "a reader of a pipeline")]
     limited = "" if N_IDLE == 10_000 else ", all that the limit of open files allows,"
     cases += [
-        (f"{N_IDLE + ACTIVE} connections: the limit holds", lambda: the_limit_of_connections_holds(s)),
+        (f"{N_IDLE + ACTIVE} connections: the limit holds",
+         lambda: the_limit_of_connections_holds(s)),
         (f"tasks leave in time under attack, {N_IDLE} idle connections{limited} beside it",
          lambda: tasks_leave_in_time_under_attack(s)),
         ("memory and descriptors come back", lambda: memory_and_descriptors_come_back(s)),
@@ -341,8 +343,8 @@ def cases_of(s):
 def main():
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    # What else goes on on the machine is not measured: neither its fsyncs nor, where we may, its share
-    # of the processors.
+    # What else goes on on the machine is not measured: neither its fsyncs nor, where we may, its
+    # share of the processors.
     if os.access("/dev/shm", os.W_OK):
         tempfile.tempdir = "/dev/shm"
     with contextlib.suppress(PermissionError):
