@@ -37,8 +37,8 @@ void members_drain(struct members *m, bool drain);
 
 /* The node stops: draining from now on. */
 void members_stop(struct members *m);
-/* Takes the node out of etcd; `on_left` runs once, within a second or two, also without etcd. */
-void members_leave(struct members *m, void (*on_left)(struct node *n));
+/* Takes the node out of etcd; `after` runs once, within a second or two, also without etcd. */
+void members_leave(struct members *m, void (*after)(struct node *n));
 
 /* The address of a member; NULL when it is not in the view that counts. Borrowed until the view
  * changes. */

@@ -30,8 +30,7 @@ static const char *gate_reason(enum gate g)
         [GATE_STORE] = "The database cannot be reached. It runs when the database is back.",
         [GATE_STOPPING] = "This node is stopping. It runs when the node, or another, takes over.",
         [GATE_UNREAD] = "It is due and was not read into memory yet: many tasks are ahead of it.",
-        [GATE_FOREIGN] = "It is due. Another node owns it and knows more: ask the owner; without "
-                         "one it waits until a node has taken over.",
+        [GATE_FOREIGN] = "It is due. Its owner is another node, which knows more: ask that one.",
     };
     assert(g >= GATE_NONE && g <= GATE_FOREIGN);
     return reasons[g];

@@ -191,6 +191,18 @@ static void test_state_and_epoch(void **state)
     assert_true(before.a.revision == after.a.revision);
 }
 
+/* For several times the TTL. */
+static void test_is_kept_alive(void **state)
+{
+    struct rig *x = *state;
+
+    start_settled(x, &x->a, "node-a", 1000);
+    int64_t lease = lease_of(x, NODES "node-a");
+    wait_asked(&x->a, 12); /* three of them in a TTL */
+    assert_string_equal(x->a.story, "R");
+    assert_true(lease_of(x, NODES "node-a") == lease);
+}
+
 /* Each sees the other without a reading in between. */
 static void test_two_see_each_other(void **state)
 {
@@ -627,6 +639,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_reads_well, setup, teardown),
         cmocka_unit_test_setup_teardown(test_state_and_epoch, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_is_kept_alive, setup, teardown),
         cmocka_unit_test_setup_teardown(test_two_see_each_other, setup, teardown),
         cmocka_unit_test_setup_teardown(test_own_cluster_only, setup, teardown),
         cmocka_unit_test_setup_teardown(test_name_is_held_until_released, setup, teardown),
