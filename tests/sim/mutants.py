@@ -132,6 +132,17 @@ MUTANTS = [
     ("a late hint that counts more than the store", "node/core/sched_claim.c",
      "    case CLAIM_LOST:\n        s->n_claims_lost++;\n        entry_forget(s, e);",
      "    case CLAIM_LOST:\n        s->n_claims_lost++;\n        ready_push(s, e);"),
+    ("a lost shard keeps its queue", "node/core/sched_members.c",
+     "    drop_entries(s, is_foreign, NULL);\n", ""),
+    ("a lost shard is scanned on", "node/core/sched_scan.c",
+     "    return !s->stopping && !l->svc->gone && l->owned;", "    return !s->stopping && !l->svc->gone;"),
+    ("a gained shard is not read", "node/core/sched_members.c",
+     "        if (owned)\n            lane_start(s, l);", "        if (owned)\n            (void)l;"),
+    ("all members own everything", "node/core/sched_members.c",
+     "    return owner != OWNERSHIP_NOBODY && str_eq(s->members[owner], s->cfg.node);",
+     "    return owner != OWNERSHIP_NOBODY;"),
+    ("a hint that takes what is another's", "node/core/sched.c",
+     "    if (!l->owned || s->stopping)\n        return HINT_FOREIGN;\n", ""),
 ]
 
 

@@ -79,6 +79,25 @@ void books_scan(struct vnode *n, const struct scan_key *key)
         sim_fail(n->sim, "node %d scans a shard of another member", n->index);
 }
 
+/* By its own view a node claims its own tasks only; a claim whose answer was lost it asks again
+ * wherever the task belongs by now, since it may have it. */
+static void check_owner(struct vnode *n, const struct claim_item *item)
+{
+    bool live;
+    const struct task *t = fake_db_find(n->sim->db, item->id, &live);
+    bool asked_before = map64_remove(&n->unknown, (uint64_t)item->id) != NULL;
+
+    if (!asked_before && t && !is_owner(n, t->service_name, t->shard))
+        sim_fail(n->sim, "node %d claims task %lld of another member", n->index,
+                 (long long)item->id);
+}
+
+void books_unknown(struct vnode *n, int64_t id)
+{
+    if (map64_put(&n->unknown, (uint64_t)id, n))
+        abort();
+}
+
 void books_claim(struct vnode *n, const struct claim_item *item)
 {
     struct known_service *v = &n->services[oracle_service_of(n->sim, item->id)];
@@ -88,6 +107,7 @@ void books_claim(struct vnode *n, const struct claim_item *item)
     if (map64_find(&n->busy, (uint64_t)item->id))
         sim_fail(n->sim, "node %d claims task %lld, which it has in flight", n->index,
                  (long long)item->id);
+    check_owner(n, item);
     if (n->sim->sc->in_order)
         check_order(n, item->id);
     busy_put(n, item->id, &busy_claim[retry_slots(v)]);
@@ -177,6 +197,8 @@ void books_clear(struct vnode *n)
 {
     map64_fini(&n->busy);
     n->busy = (struct map64){0};
+    map64_fini(&n->unknown);
+    n->unknown = (struct map64){0};
     for (int i = 0; i < SIM_SERVICES_MAX; i++)
         n->services[i] = (struct known_service){0};
 }

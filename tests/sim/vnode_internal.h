@@ -59,6 +59,7 @@ struct vnode {
     struct sim_event boot;
     struct map64 flights; /* by task id */
     unsigned members;     /* by its view */
+    struct map64 unknown; /* ids of claims whose answer was lost: they are asked again */
     struct map64 busy;    /* ids that count against max_in_flight → BUSY_… */
     struct known_service services[SIM_SERVICES_MAX];
     struct early early[VNODE_EARLY];
@@ -88,6 +89,7 @@ void books_claim(struct vnode *n, const struct claim_item *item);
 /* How a claim went on: SENDS keeps its slot and its place, GIVEN_BACK its place. */
 enum claim_end { CLAIM_SENDS, CLAIM_GIVEN_BACK, CLAIM_OVER };
 void books_claimed(struct vnode *n, int64_t id, enum claim_end end);
+void books_unknown(struct vnode *n, int64_t id);
 void books_early(struct vnode *n, int64_t id);
 void books_send(struct vnode *n, const struct flight *f);
 void books_answered(struct vnode *n, const struct flight *f);

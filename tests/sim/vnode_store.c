@@ -187,7 +187,9 @@ static void answer_claim(struct vnode *n, struct op *op)
             s->met[MET_RECLAIMED] += item->result == CLAIM_WON && op->n_runs == 1 &&
                                      item->task->claimed_at < op->asked_at + s->store_offset_ms;
         }
-        if (!op->rc && item->result == CLAIM_NOT_DUE)
+        if (op->rc)
+            books_unknown(n, id);
+        else if (item->result == CLAIM_NOT_DUE)
             books_early(n, id);
         sched_claimed(n->sched, vnode_now(n), op->rc, item, &n->actions);
         for (size_t k = before; k < n->actions.n; k++) {
