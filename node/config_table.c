@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "node/dispatch/sign.h"
+#include "proto/member.h"
 
 #define KIB 1024.0
 #define MIB (1024.0 * KIB)
@@ -18,8 +19,9 @@
 
 static int check_name(struct str v, struct err *err)
 {
-    if (!name_valid(v, 64))
-        return err_set(err, ERR_INVALID, "expected 1 to 64 of the characters A-Z a-z 0-9 . _ -");
+    if (!name_valid(v, MEMBER_NAME_MAX))
+        return err_set(err, ERR_INVALID, "expected 1 to %d of the characters A-Z a-z 0-9 . _ -",
+                       MEMBER_NAME_MAX);
     return 0;
 }
 

@@ -80,7 +80,8 @@ static void on_question(struct mail *m)
         break;
     case ASK_DRAIN:
     case ASK_RESUME:
-        members_drain(n->members, q->what == ASK_DRAIN);
+        if (n->members) /* else the node failed to start, after its interface did */
+            members_drain(n->members, q->what == ASK_DRAIN);
         break;
     }
     free(q);
@@ -119,8 +120,8 @@ static void env_explain(void *ctx, struct explain_query *query)
 
 static void env_services_changed(void *ctx)
 {
-    (void)ask(ctx, ASK_SERVICES,
-              NULL); /* without memory the next regular reading finds the change */
+    /* Without memory the next regular reading finds the change. */
+    (void)ask(ctx, ASK_SERVICES, NULL);
 }
 
 static void env_instance_put(void *ctx, const struct instance *in)

@@ -16,7 +16,6 @@
 #include "node/dispatch/sign.h"
 #include "node/node_internal.h"
 
-#define FORWARD_HINTS_MAX 1000 /* in one call, and waiting for the next one, for each owner */
 #define FORWARD_TIMEOUT_MS 2000
 #define FORWARD_STAMP_TOLERANCE_S 60
 #define FORWARD_ID STR("hints")
@@ -62,19 +61,27 @@ void forward_free(struct forward *f)
     free(f);
 }
 
+/* Names come and go with the pods that bear them: when all places are taken, one that is idle gets
+ * the new name. NULL: there is none, or no memory. */
 static struct peer *peer_of(struct forward *f, struct str name)
 {
-    struct peer *p;
+    struct peer *p = NULL;
 
     for (size_t i = 0; i < f->n; i++) {
         if (str_eqz(name, f->peers[i]->name))
             return f->peers[i];
+        if (!f->peers[i]->is_out && !f->peers[i]->n_waiting)
+            p = f->peers[i];
     }
-    if (f->n == VIEW_MEMBERS_MAX || !(p = calloc(1, sizeof(*p))))
-        return NULL;
-    p->forward = f;
-    (void)member_set_text(p->name, sizeof(p->name), name);
-    f->peers[f->n++] = p;
+    if (f->n < VIEW_MEMBERS_MAX) {
+        p = calloc(1, sizeof(*p));
+        if (p) {
+            p->forward = f;
+            f->peers[f->n++] = p;
+        }
+    }
+    if (p)
+        (void)member_set_text(p->name, sizeof(p->name), name);
     return p;
 }
 
@@ -87,7 +94,7 @@ void forward_add(struct forward *f, const struct hint *h)
     if (!n->cfg->cluster_secret || !owner.p || str_eqz(owner, n->cfg->node_name))
         return;
     p = peer_of(f, owner);
-    if (!p || p->n_waiting == FORWARD_HINTS_MAX) {
+    if (!p || p->n_waiting == HINTS_MAX) {
         counter_add(&n->counters.hints_dropped, 1);
         return;
     }

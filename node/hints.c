@@ -13,7 +13,10 @@ struct hint_mail {
     struct node *node;
     bool forwarded; /* by another member: goes no further */
     size_t n;
-    struct hint hints[]; /* and their services' names behind them */
+    size_t cap;
+    char *text; /* where the next service's name goes, behind the hints */
+    size_t text_left;
+    struct hint hints[];
 };
 
 static void on_hints(struct mail *m)
@@ -98,9 +101,51 @@ static const struct task *walk_next(struct walk *w)
     return NULL;
 }
 
+static struct hint_mail *hint_mail_new(struct node *n, bool forwarded, size_t n_hints, size_t text)
+{
+    struct hint_mail *h = malloc(sizeof(*h) + n_hints * sizeof(struct hint) + text);
+
+    if (!h)
+        return NULL;
+    h->mail.on_delivery = on_hints;
+    h->node = n;
+    h->forwarded = forwarded;
+    h->n = 0;
+    h->cap = n_hints;
+    h->text = (char *)&h->hints[n_hints];
+    h->text_left = text;
+    return h;
+}
+
+/* What has no room is left to the scans: the services may change after the hints were counted. */
+static void hint_mail_add(struct hint_mail *h, const struct hint *hint)
+{
+    struct hint *copy = &h->hints[h->n];
+    size_t len = hint->service_name.len;
+
+    if (h->n == h->cap || len > h->text_left)
+        return;
+    *copy = *hint;
+    memcpy(h->text, hint->service_name.p, len);
+    copy->service_name.p = h->text;
+    h->text += len;
+    h->text_left -= len;
+    h->n++;
+}
+
+static bool hint_mail_post(struct hint_mail *h)
+{
+    if (!h)
+        return false;
+    atomic_fetch_add(&h->node->n_hints, (unsigned)h->n);
+    mailbox_post(h->node->mailbox, &h->mail);
+    return true;
+}
+
 static struct hint_mail *hints_build(struct node *n, struct walk w)
 {
     struct walk count = w;
+    struct hint_mail *h;
     const struct task *t;
     size_t n_hints = 0;
     size_t text = 0;
@@ -109,63 +154,30 @@ static struct hint_mail *hints_build(struct node *n, struct walk w)
         n_hints++;
         text += t->service_name.len;
     }
-    if (!n_hints)
-        return NULL;
-    struct hint_mail *h = malloc(sizeof(*h) + n_hints * sizeof(struct hint) + text);
-    if (!h)
-        return NULL;
-    char *p = (char *)&h->hints[n_hints];
-    h->mail.on_delivery = on_hints;
-    h->node = n;
-    h->forwarded = false;
-    h->n = 0;
-    while ((t = walk_next(&w))) {
-        memcpy(p, t->service_name.p, t->service_name.len);
-        h->hints[h->n++] = (struct hint){
-            .service_name = {p, t->service_name.len},
-            .id = t->id,
-            .next_attempt_time = t->next_attempt_time,
-            .shard = t->shard,
-            .lane = t->lane,
-            .attempt = t->attempt,
-        };
-        p += t->service_name.len;
-    }
+    h = n_hints ? hint_mail_new(n, false, n_hints, text) : NULL;
+    while (h && (t = walk_next(&w)))
+        hint_mail_add(h, &(struct hint){.service_name = t->service_name,
+                                        .shard = t->shard,
+                                        .lane = t->lane,
+                                        .id = t->id,
+                                        .attempt = t->attempt,
+                                        .next_attempt_time = t->next_attempt_time});
     return h;
-}
-
-static bool hints_post(struct node *n, struct hint_mail *h)
-{
-    if (!h)
-        return false;
-    atomic_fetch_add(&n->n_hints, (unsigned)h->n);
-    mailbox_post(n->mailbox, &h->mail);
-    return true;
 }
 
 bool node_take_hints(struct node *n, const struct hint *hints, size_t n_hints)
 {
+    struct hint_mail *h;
     size_t text = 0;
 
     if (atomic_load(&n->n_hints) > NODE_HINTS_MAX)
         return false;
     for (size_t i = 0; i < n_hints; i++)
         text += hints[i].service_name.len;
-    struct hint_mail *h = malloc(sizeof(*h) + n_hints * sizeof(struct hint) + text);
-    if (!h)
-        return false;
-    char *p = (char *)&h->hints[n_hints];
-    h->mail.on_delivery = on_hints;
-    h->node = n;
-    h->forwarded = true;
-    h->n = n_hints;
-    for (size_t i = 0; i < n_hints; i++) {
-        h->hints[i] = hints[i];
-        memcpy(p, hints[i].service_name.p, hints[i].service_name.len);
-        h->hints[i].service_name.p = p;
-        p += hints[i].service_name.len;
-    }
-    return hints_post(n, h);
+    h = hint_mail_new(n, true, n_hints, text);
+    for (size_t i = 0; h && i < n_hints; i++)
+        hint_mail_add(h, &hints[i]);
+    return hint_mail_post(h);
 }
 
 void node_on_committed(void *ctx, struct store_op *const *ops, size_t n_ops)
@@ -177,7 +189,7 @@ void node_on_committed(void *ctx, struct store_op *const *ops, size_t n_ops)
                      .until = store_clock_now(&n->clock) + n->cfg->lookahead_ms};
 
     if (atomic_load(&n->n_hints) <= NODE_HINTS_MAX)
-        (void)hints_post(n, hints_build(n, w));
+        (void)hint_mail_post(hints_build(n, w));
 }
 
 /* ---- The database's state ----------------------------------------------------------------- */

@@ -198,7 +198,7 @@ static void on_beat(struct mail *m)
     struct house *h = HOUSE_OF(m, beat);
     struct node *n = h->node;
 
-    job_done(h, JOB_BEAT, h->again_beat ? 0 : n->cfg->ttl_ms / 3);
+    job_done(h, JOB_BEAT, h->again_beat ? 0 : members_beat_interval(n->members));
     h->again_beat = false;
     if (!h->beat.call.op.rc)
         members_rows(n->members, h->beat_asked_at, h->beat.members, h->beat.n);
@@ -243,6 +243,19 @@ static void on_purged(struct mail *m)
     job_done(h, JOB_PURGE, h->purge_after ? HOUSE_PURGE_STEP_MS : n->cfg->retention_interval_ms);
 }
 
+static void beat_post(struct house *h, enum member_state state)
+{
+    struct node *n = h->node;
+
+    h->out[JOB_BEAT] = true;
+    h->beat.name = str_from(n->cfg->node_name);
+    h->beat.epoch = n->epoch;
+    h->beat.state = state;
+    h->beat.ttl_ms = n->cfg->ttl_ms;
+    h->beat_asked_at = clock_mono();
+    node_call(n, &h->beat.call, CALL_NODE_BEAT, on_beat);
+}
+
 static void job_post(struct house *h, enum job job)
 {
     struct node *n = h->node;
@@ -272,12 +285,7 @@ static void job_post(struct house *h, enum job job)
         node_call(n, &h->expired.call, CALL_INSTANCE_PURGE, on_expired);
         break;
     case JOB_BEAT:
-        h->beat.name = str_from(n->cfg->node_name);
-        h->beat.epoch = n->epoch;
-        h->beat.state = members_state(n->members);
-        h->beat_asked_at = clock_mono();
-        h->beat.ttl_ms = n->cfg->ttl_ms;
-        node_call(n, &h->beat.call, CALL_NODE_BEAT, on_beat);
+        beat_post(h, members_state(n->members));
         break;
     case JOB_PURGE:
         h->purge.history_before = now - n->cfg->history_retention_ms;
@@ -371,14 +379,8 @@ void house_leave(struct house *h)
 {
     struct node *n = h->node;
 
-    if (!n->epoch || h->out[JOB_BEAT] || !store_is_up(n->store))
-        return;
-    h->out[JOB_BEAT] = true;
-    h->beat.name = str_from(n->cfg->node_name);
-    h->beat.epoch = n->epoch;
-    h->beat.state = MEMBER_LEFT;
-    h->beat.ttl_ms = n->cfg->ttl_ms;
-    node_call(n, &h->beat.call, CALL_NODE_BEAT, on_beat);
+    if (n->epoch && !h->out[JOB_BEAT] && store_is_up(n->store))
+        beat_post(h, MEMBER_LEFT);
 }
 
 /* ---- The log line of a rescue -------------------------------------------------------------- */

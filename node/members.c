@@ -8,7 +8,6 @@
 #include "node/core/ownership.h"
 #include "node/node_internal.h"
 
-#define ETCD_ENDPOINT_MAX 255
 #define LEAVE_TIMEOUT_MS 1000
 
 struct members {
@@ -132,30 +131,25 @@ static void apply(struct members *m)
     for (size_t i = 0; i < n_names; i++) {
         bool is_self = str_eq(names[i], self);
 
-        if (is_self && m->state != MEMBER_ACTIVE)
-            continue; /* what the witness says is old */
+        if (is_self &&
+            (m->state != MEMBER_ACTIVE || view_find(&m->view, m->source, self)->epoch != n->epoch))
+            continue; /* what the witness says is old, or of a namesake */
         can_own |= is_self;
         names[kept++] = names[i];
     }
-    if (!same_names(m, names, kept) || m->source != before) {
-        bool told = !same_names(m, names, kept);
-
+    bool changed = !same_names(m, names, kept);
+    if (changed) {
         keep_names(m, names, kept);
-        if (told) {
-            sched_members(n->sched, store_clock_now(&n->clock), m->names, m->n_names, &n->actions);
-            runner_later(n);
-        }
-        log_change(m, before);
+        sched_members(n->sched, store_clock_now(&n->clock), m->names, m->n_names, &n->actions);
+        runner_later(n);
     }
+    if (changed || m->source != before)
+        log_change(m, before);
     publish(m, can_own);
+    if (view_is_fresh(&m->view, VIEW_ROWS, clock_mono()) &&
+        until > m->view.lists[VIEW_ROWS].asked_at + m->view.ttl_ms)
+        until = m->view.lists[VIEW_ROWS].asked_at + m->view.ttl_ms + 1;
     timer_arm(m, until);
-}
-
-static void on_timer(evutil_socket_t fd, short what, void *arg)
-{
-    (void)fd;
-    (void)what;
-    apply(arg);
 }
 
 /* ---- This node's state --------------------------------------------------------------------- */
@@ -190,13 +184,31 @@ static bool disagrees(struct members *m)
     return other != NULL;
 }
 
-/* A node becomes active once; one that is active stays so whoever joins. */
+/* By etcd's list this node lives, but its own heartbeats do not reach the database, which others
+ * may reach: they would wait for it as long as that lasts. */
+static bool is_cut_off(const struct members *m)
+{
+    return m->source == VIEW_ETCD && !view_is_fresh(&m->view, VIEW_ROWS, clock_mono());
+}
+
+/* A node becomes active once; one that is active stays so whoever joins, while the database hears
+ * of it. */
 static void advance(struct members *m)
 {
     if (m->drained || m->node->stopping)
         set_state(m, MEMBER_DRAINING);
+    else if (is_cut_off(m))
+        set_state(m, MEMBER_JOINING);
     else if (m->ready && m->source != VIEW_NONE && (m->state == MEMBER_ACTIVE || !disagrees(m)))
         set_state(m, MEMBER_ACTIVE);
+}
+
+static void on_timer(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    apply(arg);
+    advance(arg);
 }
 
 static void witness(struct members *m, enum view_source source, mono_ms asked_at,
@@ -212,7 +224,19 @@ bool members_may_start(struct members *m)
 {
     if (!m->membership || membership_is_registered(m->membership))
         return true;
-    return !m->held && clock_mono() - m->started_at > m->view.ttl_ms;
+    if (m->held && view_is_fresh(&m->view, VIEW_ETCD, clock_mono()))
+        return false;
+    return clock_mono() - m->started_at > m->view.ttl_ms;
+}
+
+int64_t members_beat_interval(const struct members *m)
+{
+    int64_t interval = m->view.ttl_ms / 3;
+    int64_t scan = m->node->cfg->scan_interval_ms;
+
+    if (m->source == VIEW_ROWS && m->view.lists[VIEW_ROWS].n > 1 && scan < interval)
+        return scan;
+    return interval;
 }
 
 void members_ready(struct members *m)
@@ -291,6 +315,12 @@ static void on_trouble(void *ctx, int rc, const struct err *err)
     struct members *m = ctx;
     bool trouble = rc != 0;
 
+    if (rc == ERR_CORRUPT || rc == ERR_TOO_BIG) { /* etcd is well; what stands in it is not */
+        LOG(m->node->log, LOG_WARN, "cluster.bad_key", err->text,
+            F_Z("node", m->node->cfg->node_name));
+        return;
+    }
+
     if (trouble && !m->trouble)
         LOG(m->node->log, LOG_WARN, "etcd.down",
             "etcd does not answer as it should; the heartbeat rows decide when its view is too old",
@@ -308,7 +338,7 @@ static int cut_urls(const char *list, char **ret_text, const char ***ret_urls, s
     char *text = strdup(list);
 
     for (const char *p = list; *p; p++)
-        n += *p == ',';
+        n += *p == ',' || *p == ' ';
     const char **urls = calloc(n, sizeof(*urls));
     if (!text || !urls) {
         free(text);
@@ -394,6 +424,10 @@ int members_new(struct node *n, struct members **ret, struct err *err)
     }
     m->node = n;
     m->state = MEMBER_JOINING;
+    if (n->cfg->etcd && !n->cfg->cluster_secret)
+        LOG(n->log, LOG_WARN, "cluster.no_secret",
+            "cluster.secret is not set: near tasks of other owners wait for a scan",
+            F_Z("node", n->cfg->node_name));
     m->started_at = clock_mono();
     view_init(&m->view, n->cfg->ttl_ms);
     m->timer = event_new(n->base, -1, 0, on_timer, m);

@@ -4,7 +4,8 @@
  * Happy path: with etcd, the node's key is registered → the store gives it a boot epoch → clock and
  * services are read → it becomes active, in etcd and in its heartbeat row → the witness that counts
  * (core/view.h) shows it active → the scheduler works for what the hash gives it. Without etcd the
- * heartbeat rows alone are the witness.
+ * heartbeat rows alone are the witness. A node whose own heartbeats do not reach the database for a
+ * TTL goes back to joining, whatever etcd hears of it: others may reach the database.
  *
  * Failures: a name that another live process holds keeps the node joining; an etcd that is away at
  * the start is waited for one TTL, then the rows decide; members that own by another hash keep it
@@ -24,7 +25,10 @@ void members_free(struct members *m); /* NULL is accepted */
 
 /* Whether the node may take its boot epoch now: not while its name may be another process's. */
 bool members_may_start(struct members *m);
-/* Epoch, clock and services are known (again). */
+/* Until the next heartbeat: a third of the TTL; where the rows are all that tells others of a
+ * drain, no more than a scan's interval. */
+int64_t members_beat_interval(const struct members *m);
+/* Epoch, clock and services are known; again after each outage of the database. */
 void members_ready(struct members *m);
 
 /* What the next heartbeat row says. */

@@ -56,11 +56,12 @@ static void on_grace(evutil_socket_t fd, short what, void *arg)
 
     (void)fd;
     (void)what;
+    if (n->leaving) /* nothing is in flight any more */
+        return;
     LOG(n->log, LOG_WARN, "node.grace_over",
         "attempts still under way are left to the rescue of their ghosts",
         F_INT("inFlight", dispatch_in_flight(n->dispatch)));
-    if (!n->leaving)
-        leave(n);
+    leave(n);
 }
 
 static void set_stopping(struct node *n)

@@ -7,9 +7,6 @@
 #include "node/api/fields.h"
 #include "node/api/uri.h"
 
-#define HINT_SHARD_MAX 255
-#define HINTS_MAX 1000
-
 static bool read_query(struct api_call *c, struct str *ret_service, struct problem *p)
 {
     struct str rest = c->req->query;
@@ -112,7 +109,7 @@ static bool hint_int32(struct fields *f, const struct json_token *value, int64_t
 
 static bool hint_shard(struct fields *f, const struct json_token *value)
 {
-    return hint_int32(f, value, HINT_SHARD_MAX, &((struct hint *)f->ctx)->shard);
+    return hint_int32(f, value, SERVICE_SHARDS_MAX - 1, &((struct hint *)f->ctx)->shard);
 }
 
 static bool hint_lane(struct fields *f, const struct json_token *value)

@@ -6,7 +6,6 @@
 #include "node/api/api_impl.h"
 #include "node/api/submit_parse.h"
 
-#define SHARDS_MAX 256
 #define CONCURRENCY_MAX 10000
 
 void api_put_time(struct buf *b, const char *key, wall_ms t)
@@ -175,7 +174,7 @@ static bool read_number(struct fields *f, const struct json_token *value, int64_
 
 static bool read_shards(struct fields *f, const struct json_token *value)
 {
-    return read_number(f, value, SHARDS_MAX, &((struct put_state *)f->ctx)->in.shards);
+    return read_number(f, value, SERVICE_SHARDS_MAX, &((struct put_state *)f->ctx)->in.shards);
 }
 
 static bool read_concurrency(struct fields *f, const struct json_token *value)

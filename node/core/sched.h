@@ -100,6 +100,8 @@ enum hint_result {
     HINT_UNKNOWN, /* the service is unknown: time to read job_service again */
     HINT_FOREIGN  /* sched_owner is another member: tell that one */
 };
+/* In one call from member to member, and waiting for the next one. */
+#define HINTS_MAX 1000
 /* This waiting task was stored, moved or is to run now. */
 struct hint {
     struct str service_name;

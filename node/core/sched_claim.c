@@ -251,12 +251,14 @@ void sched_claimed(struct sched *s, wall_ms now, int rc, struct claim_item *item
     assert(e && e->track == TRACK_CLAIMING);
     if (rc) {
         sched_store_pause(s);
+        e->asked = true;
         if (may_run(s, e))
             ready_push(s, e);
         else
             entry_forget(s, e);
         return;
     }
+    e->asked = false;
     s->pause_ms = 0;
     s->pause_until = WALL_NONE;
     switch (item->result) {

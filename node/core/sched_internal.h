@@ -56,6 +56,7 @@ struct entry {
     int32_t attempt;
     int16_t tries; /* of the present FINISH; before it, of claims that were too early */
     uint8_t track; /* enum track; changed by entry_move alone */
+    bool asked;    /* READY again after a claim whose answer was lost: it may have been won */
 };
 
 /* Position in the due index. */

@@ -2,8 +2,9 @@
 /* Which lanes this node works for, as the members of the cluster come and go.
  *
  * A lane that was lost forgets what is queued of it at once; claims, sends and finishes that are
- * out go on to their end, since the store's compare-and-set is the judge between two owners. A lane
- * that was gained is read from the start of the due index: overdue work first. */
+ * out, and claims whose answer was lost, go on to their end, since the store's compare-and-set is
+ * the judge between two owners. A lane that was gained is read from the start of the due index:
+ * overdue work first. */
 #include "node/core/sched_internal.h"
 
 #include <stdlib.h>
@@ -87,7 +88,7 @@ void sched_count_owned(struct sched *s)
 static bool is_foreign(const struct entry *e, const void *arg)
 {
     (void)arg;
-    return !e->lane->owned && (is_queued(e->track) || e->track == TRACK_GHOST);
+    return !e->lane->owned && !e->asked && (is_queued(e->track) || e->track == TRACK_GHOST);
 }
 
 void sched_members(struct sched *s, wall_ms now, const struct str *names, size_t n,

@@ -77,6 +77,12 @@ static int64_t scan_interval(const struct sched *s)
     return s->cfg.scan_interval_ms < half ? s->cfg.scan_interval_ms : half;
 }
 
+/* At instants that all lanes share, so that one statement reads many of them whenever they came. */
+static wall_ms next_round(const struct sched *s, int64_t interval_ms)
+{
+    return s->now - s->now % interval_ms + interval_ms;
+}
+
 /* Fills the key of the lane's next scan. Returns false when there is nothing to read now. */
 static bool lane_key(struct sched *s, struct lane *l, struct scan_key *k)
 {
@@ -122,7 +128,7 @@ void scan_plan(struct sched *s, struct actions *out)
         bool wanted = lane_key(s, l, &key);
 
         if (l->due_at <= s->now)
-            l->due_at = s->now + (l->svc->conf->paused ? s->cfg.full_read_ms : scan_interval(s));
+            l->due_at = next_round(s, l->svc->conf->paused ? s->cfg.full_read_ms : scan_interval(s));
         if (!wanted) {
             heap_move(&s->scans, &l->scan, l->due_at);
             continue;
@@ -252,7 +258,7 @@ void sched_scanned(struct sched *s, wall_ms now, int rc, const struct scan_key *
 
         assert(l->reading);
         if (rc) {
-            l->reading = false;
+            l->reading = l->restart = false;
             lane_schedule(s, l, now + s->cfg.scan_interval_ms);
             continue;
         }

@@ -6,12 +6,14 @@
 #include "common/clock.h"
 #include "common/str.h"
 
+#define SERVICE_SHARDS_MAX 256
+
 struct service {
     struct str name;
     struct str base_url; /* absent: from the URL template */
     struct str secret;   /* absent: not signed */
     struct str policy;   /* absent: "default" */
-    int32_t shards;      /* 1 to 256 */
+    int32_t shards;      /* 1 to SERVICE_SHARDS_MAX */
     int32_t shards_seen; /* the most there ever were: all stay scanned */
     int32_t concurrency; /* 0 = the node's default */
     int32_t timeout_ms;  /* 0 = the node's default */

@@ -54,13 +54,18 @@ int view_read(struct view *v, enum view_source source, mono_ms asked_at,
     return 0;
 }
 
+bool view_is_fresh(const struct view *v, enum view_source source, mono_ms now)
+{
+    mono_ms asked_at = v->lists[source].asked_at;
+
+    return asked_at != NEVER && now - asked_at <= v->ttl_ms;
+}
+
 enum view_source view_at(const struct view *v, mono_ms now, mono_ms *ret_until)
 {
     for (enum view_source s = VIEW_ETCD; s <= VIEW_ROWS; s++) {
-        mono_ms asked_at = v->lists[s].asked_at;
-
-        if (asked_at != NEVER && now - asked_at <= v->ttl_ms) {
-            *ret_until = asked_at + v->ttl_ms + 1;
+        if (view_is_fresh(v, s, now)) {
+            *ret_until = v->lists[s].asked_at + v->ttl_ms + 1;
             return s;
         }
     }

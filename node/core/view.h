@@ -39,6 +39,9 @@ void view_fini(struct view *v);
 MUST_CHECK int view_read(struct view *v, enum view_source source, mono_ms asked_at,
                          const struct member *members, size_t n);
 
+/* Whether a witness's last full reading is no older than the TTL. */
+bool view_is_fresh(const struct view *v, enum view_source source, mono_ms now);
+
 /* The witness that counts at this time, and until when it does unless it is read again (*ret_until;
  * INT64_MAX for VIEW_NONE). */
 enum view_source view_at(const struct view *v, mono_ms now, mono_ms *ret_until);

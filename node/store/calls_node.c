@@ -96,6 +96,21 @@ static int read_members(struct sql *db, struct call_node_beat *c, struct err *er
     return rc;
 }
 
+/* MySQL counts rows that were changed only: a heartbeat within the millisecond of the last one
+ * changes nothing. */
+static int check_epoch(struct sql *db, const struct call_node_beat *c, struct err *err)
+{
+    int64_t epoch = -1;
+    int rc = sql_run(db,
+                     &(struct sql_query){.text = "SELECT epoch FROM job_node WHERE name = ?",
+                                         SQL_PARAMS(sql_text(c->name)),
+                                         .on_row = sql_on_int,
+                                         .ctx = &epoch},
+                     err);
+
+    return rc || epoch == c->epoch ? rc : ERR_CONFLICT;
+}
+
 int call_node_beat(struct sql *db, struct call_node_beat *c, struct err *err)
 {
     int64_t changed = 0;
@@ -108,7 +123,7 @@ int call_node_beat(struct sql *db, struct call_node_beat *c, struct err *err)
                      err);
 
     if (!rc && !changed)
-        rc = ERR_CONFLICT;
+        rc = check_epoch(db, c, err);
     return rc ? rc : read_members(db, c, err);
 }
 

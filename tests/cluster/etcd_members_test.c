@@ -229,6 +229,14 @@ static void test_watch_leaves_a_member_without_leader(void **state)
     watch_stop(&w);
 }
 
+/* A put that went on to a second endpoint may have been carried out twice, with an event each. */
+static bool has_heard_after(void *ctx)
+{
+    const struct watched *w = ctx;
+
+    return w->n_events && !strcmp(w->events[w->n_events - 1].value, "after");
+}
+
 /* All gone and back. */
 static void test_all_down_and_back(void **state)
 {
@@ -248,9 +256,8 @@ static void test_all_down_and_back(void **state)
     for (unsigned i = 0; i < N; i++)
         start_member(i, false);
     ask_until_done(f, &a, put_call("after"));
-    wait_events(f, &w, 2);
-    assert_string_equal(w.events[1].value, "after");
-    assert_true(w.events[1].mod_revision > revision);
+    fixture_wait(f, has_heard_after, &w);
+    assert_true(w.events[w.n_events - 1].mod_revision > revision);
     assert_int_equal(w.n_broken, 0);
     watch_stop(&w);
 }

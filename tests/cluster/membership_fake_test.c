@@ -39,8 +39,10 @@ struct rig {
     struct fake_request *read;
     mono_ms read_came_at;
     bool is_watch_silent;
-    bool is_watch_cut; /* cancelled as soon as it stands */
-    bool is_lease_bad; /* gone as soon as it is granted */
+    bool is_watch_cut;   /* cancelled as soon as it stands */
+    bool is_put_refused; /* once */
+    bool is_alive_lost;  /* the lease is gone, as only its keep-alive says */
+    bool is_lease_bad;   /* gone as soon as it is granted */
     struct fake_request *watch;
     char watch_body[512];
     char read_body[512];
@@ -186,6 +188,22 @@ static void on_create(struct rig *x, struct fake_request *r)
     say(r, "200 OK", &b);
 }
 
+static void on_put(struct rig *x, struct fake_request *r)
+{
+    struct buf b = BUF_INIT;
+
+    x->n_puts++;
+    if (x->is_put_refused) {
+        x->is_put_refused = false;
+        buf_addz(&b, "{\"message\":\"etcdserver: too many requests\",\"code\":8}");
+        say(r, "429 Too Many Requests", &b);
+        return;
+    }
+    (void)key_put(x, "node-a", json("node-a", 1), x->lease);
+    buf_addf(&b, "{" HEADER "}", x->revision);
+    say(r, "200 OK", &b);
+}
+
 static void on_watch(struct rig *x, struct fake_request *r, const char *body)
 {
     struct buf b = BUF_INIT;
@@ -219,8 +237,8 @@ static void on_request(struct fake_request *r, const char *head, const char *bod
         buf_addf(&b, "{" HEADER ",\"ID\":\"%" PRId64 "\",\"TTL\":\"60\"}", x->revision, ++x->lease);
         say(r, "200 OK", &b);
     } else if (strstr(head, "/v3/lease/keepalive")) {
-        buf_addf(&b, "{\"result\":{" HEADER ",\"ID\":\"%" PRId64 "\",\"TTL\":\"60\"}}", x->revision,
-                 x->lease);
+        buf_addf(&b, "{\"result\":{" HEADER ",\"ID\":\"%" PRId64 "\"%s}}", x->revision, x->lease,
+                 x->is_alive_lost ? "" : ",\"TTL\":\"60\"");
         say(r, "200 OK", &b);
     } else if (strstr(head, "/v3/lease/revoke")) {
         x->n_revokes++;
@@ -228,10 +246,7 @@ static void on_request(struct fake_request *r, const char *head, const char *bod
         say(r, "200 OK", &b);
     } else {
         assert_non_null(strstr(head, "/v3/kv/put"));
-        x->n_puts++;
-        (void)key_put(x, "node-a", json("node-a", 1), x->lease);
-        buf_addf(&b, "{" HEADER "}", x->revision);
-        say(r, "200 OK", &b);
+        on_put(x, r);
     }
 }
 
@@ -334,6 +349,20 @@ static void test_etcd_46_lost_event(void **state)
     wait_story(&x->a, "RLRLH");
 }
 
+/* The key is still there, and nobody's. */
+static void test_keep_alive_says_so(void **state)
+{
+    struct rig *x = *state;
+
+    start_settled(x, SHORT_MS);
+    x->is_alive_lost = true;
+    wait_story(&x->a, "RLH");
+    assert_int_equal(x->n_revokes, 0);
+    x->is_alive_lost = false;
+    key_drop(x, "node-a");
+    wait_story(&x->a, "RLHR");
+}
+
 /* A reading that was answered before the key was created knows nothing of it. */
 static void test_reading_from_before_the_key(void **state)
 {
@@ -364,6 +393,19 @@ static void test_own_key_is_there_already(void **state)
     wait_story(&x->a, "R");
     wait_count(&x->a, &x->n_puts, 1);
     assert_int_equal(x->n_puts, 1);
+    assert_string_equal(x->a.story, "R");
+}
+
+static void test_refused_writing_is_repeated(void **state)
+{
+    struct rig *x = *state;
+
+    start_settled(x, LONG_MS);
+    x->is_put_refused = true;
+    membership_set(x->a.m, 2, MEMBER_ACTIVE);
+    wait_count(&x->a, &x->a.n_troubles, 1);
+    assert_int_equal(x->n_puts, 1);
+    wait_count(&x->a, &x->n_puts, 2);
     assert_string_equal(x->a.story, "R");
 }
 
@@ -559,8 +601,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_etcd_46_lost_event, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_keep_alive_says_so, setup, teardown),
         cmocka_unit_test_setup_teardown(test_reading_from_before_the_key, setup, teardown),
         cmocka_unit_test_setup_teardown(test_own_key_is_there_already, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_refused_writing_is_repeated, setup, teardown),
         cmocka_unit_test_setup_teardown(test_dead_leases_are_paced, setup, teardown),
         cmocka_unit_test_setup_teardown(test_without_a_watch, setup, teardown),
         cmocka_unit_test_setup_teardown(test_asked_at, setup, teardown),

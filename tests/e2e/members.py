@@ -5,6 +5,7 @@
 Three nodes, one etcd, one database; what a person sees of them, and how near tasks get to their owner.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import sys
 
 import lib
 from lib import check, equal, now_ms, stays, wait_until
+from proxy import Proxy
 
 sys.path.insert(0, str(lib.ROOT / "tests" / "chaos"))
 from cluster import Etcd  # noqa: E402  pylint: disable=wrong-import-position,import-error
@@ -185,6 +187,29 @@ def a_lost_etcd_hands_over_to_the_rows(stage):
     stage.settle(NAMES)
 
 
+def a_node_cut_off_from_the_database_is_taken_over_from(stage):
+    with contextlib.closing(Proxy(stage.store.port)) as proxy:
+        url = stage.store.url.replace(f":{stage.store.port}/", f":{proxy.port}/")
+        node = lib.Node(stage.folder, url, {**ENV, "JOBFLOW_CLUSTER_ETCD": stage.endpoint}, "node-e")
+        stage.nodes["node-e"] = node.start()
+        try:
+            wait_until(lambda: stage.active("node-a") == sorted([*NAMES, "node-e"]), 30, "it joins")
+            mine = wait_until(lambda: [s for s in SERVICES if stage.owner("node-a", s) == "node-e"],
+                              30, "it owns something")
+            proxy.refuse()
+            proxy.cut()
+            wait_until(lambda: stage.owner("node-a", mine[0]) not in (None, "node-e"), TTL_S * 10,
+                       "another node takes over")
+            task = stage.nodes["node-a"].submit("cut-off", mine[0], delay=0.2)
+            wait_until(lambda: stage.receiver.of(task["traceId"]), 20, "the delivery")
+            proxy.heal()
+            wait_until(lambda: stage.owner("node-a", mine[0]) == "node-e", 30, "it owns again")
+        finally:
+            node.close()
+            del stage.nodes["node-e"]
+    stage.settle(NAMES)
+
+
 def sigterm_leaves_at_once(stage):
     node = stage.nodes["node-c"]
     started = now_ms()
@@ -209,6 +234,7 @@ CASES = (
     drain_and_resume,
     explain_names_the_owner,
     a_lost_etcd_hands_over_to_the_rows,
+    a_node_cut_off_from_the_database_is_taken_over_from,
     sigterm_leaves_at_once,
 )
 

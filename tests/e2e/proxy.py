@@ -220,6 +220,8 @@ class Link:
     def from_client(self, data):
         passed = b""
         for message, text in self.wire.client(data):
+            if self.proxy.tap:
+                self.proxy.tap(text)
             for rule in self.proxy.rules:
                 if rule.match in text:
                     self.armed.add(rule)
@@ -265,6 +267,7 @@ class Proxy:
         self.wire = wire
         self.delay_ms = 0
         self.rules = []
+        self.tap = None  # called with each message of a client, on the proxy's thread
         self.links = set()
         self.tasks = set()
         self.in_hole = False

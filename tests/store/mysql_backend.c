@@ -270,8 +270,8 @@ struct backend *mysql_backend_new(struct err *err)
         .start = start,
         .run_on_server = run_on_server,
         .ask_server = ask_server,
-        .n_waiting = "SELECT count(*) FROM information_schema.innodb_trx "
-                     "WHERE trx_state = 'LOCK WAIT'",
+        .n_waiting = "SELECT variable_value FROM information_schema.global_status "
+                     "WHERE variable_name = 'INNODB_ROW_LOCK_CURRENT_WAITS'",
         .n_deadlocks = "SELECT variable_value FROM information_schema.global_status "
                        "WHERE variable_name = 'INNODB_DEADLOCKS'",
         .disconnect = disconnect,

@@ -28,6 +28,7 @@ static void on_state(void *ctx, bool up, const char *text)
     if (!up)
         (void)snprintf(r->down_text, sizeof(r->down_text), "%s", text);
     (void)atomic_fetch_add(up ? &r->n_up : &r->n_down, 1);
+    atomic_store(&r->told_up, up);
 }
 
 static void on_delivery(struct mail *m)
@@ -121,7 +122,7 @@ static void wait_for_state(struct rig *r, bool up)
 {
     mono_ms until = clock_mono() + DEADLINE_MS;
 
-    while (store_is_up(r->store) != up) {
+    while (store_is_up(r->store) != up || atomic_load(&r->told_up) != up) {
         assert_true(clock_mono() < until);
         rig_deliver(r, 1);
     }

@@ -43,6 +43,7 @@ struct rig {
     struct job *jobs;
     size_t n_out;            /* posted and not back */
     atomic_uint n_committed; /* operations that on_committed saw */
+    atomic_bool told_up;     /* what was told last */
     atomic_uint n_up;
     atomic_uint n_down;
     char down_text[320]; /* of the last time down; read it when n_down says so */

@@ -138,8 +138,6 @@ static void test_a_read_only_file(struct world *w)
     r = rig_start(w, cfg, true); /* it can be read, so what is there can be seen */
     (void)setfsuid(geteuid());
     rig_wait_down(r);
-    while (!atomic_load(&r->n_down)) /* it is told a little later */
-        nap();
     j = rig_submit_job(r, 1);
     j->tasks[0].biz_uuid = STR("other");
     refused = rig_try(r, j);

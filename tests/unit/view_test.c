@@ -77,6 +77,22 @@ static void test_etcd_counts_while_it_is_fresh(void **state)
 }
 
 /* `until` is the first time at which something else counts. */
+/* Each witness by itself: a node looks at its own heartbeats while etcd's list counts. */
+static void test_fresh_by_itself(void **state)
+{
+    struct view v;
+
+    (void)state;
+    view_init(&v, TTL);
+    assert_false(view_is_fresh(&v, VIEW_ROWS, 0));
+    read_one(&v, VIEW_ETCD, 500, "a");
+    read_one(&v, VIEW_ROWS, 100, "a");
+    assert_true(view_is_fresh(&v, VIEW_ROWS, 100 + TTL));
+    assert_false(view_is_fresh(&v, VIEW_ROWS, 101 + TTL));
+    assert_true(view_is_fresh(&v, VIEW_ETCD, 101 + TTL));
+    view_fini(&v);
+}
+
 static void test_until_is_exact(void **state)
 {
     struct view v;
@@ -217,6 +233,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nobody_before_a_reading),
         cmocka_unit_test(test_etcd_counts_while_it_is_fresh),
+        cmocka_unit_test(test_fresh_by_itself),
         cmocka_unit_test(test_until_is_exact),
         cmocka_unit_test(test_events_keep_the_age),
         cmocka_unit_test(test_an_empty_list_counts),
