@@ -113,17 +113,42 @@ def claim_31_a_thousand_at_once_on_two_nodes(s):
 
 
 @case_with_nodes
+def claim_33_a_slot_is_one_task_however_often_it_fires(s):
+    """A slow run overlapped the next look at the same slot, which fired twice; the slot after it was
+    skipped. A slot is a key: (job, scheduled instant)."""
+    release = threading.Event()
+    s.handlers.set("claim-33", lambda d: release.wait(30) and None)
+    a = s.start_node("a")
+    b = s.start_node("b")
+    slots = [f"report@{at}" for at in (now_ms() + 300, now_ms() + 900)]
+    try:
+        first = a.submit(slots[0], "shop", "claim-33", executeTime=int(slots[0].split("@")[1]))
+        wait_until(lambda: s.receiver.of(first["traceId"]), 20, "the slow run is under way")
+        for node in (a, b, a, b):
+            again = node.submit(slots[0], "shop", "claim-33", wanted=200,
+                                executeTime=int(slots[0].split("@")[1]))
+            equal(again["traceId"], first["traceId"], "the slot's task")
+        second = b.submit(slots[1], "shop", "claim-33", executeTime=int(slots[1].split("@")[1]))
+        wait_until(lambda: s.receiver.of(second["traceId"]), 20, "the next slot is not skipped")
+    finally:
+        release.set()
+    for slot, task in zip(slots, (first, second)):
+        equal(a.wait_status(slot, "SUCCESS")["attempt"], 1, "attempts")
+        equal(len(s.receiver.of(task["traceId"])), 1, "runs of the slot")
+
+
+@case_with_nodes
 def g5_a_paused_node_cannot_finish_what_another_took(s):
     """A node that stood still past the deadline came back and overwrote the other's result."""
     release = threading.Event()
     s.handlers.set("g5", lambda d: release.wait(30) and (422, {}), None)
-    a = s.start_node("a", SCHEDULER_GHOST_MARGIN="500ms")
+    a = s.start_node("a", SCHEDULER_GHOST_MARGIN="500ms", CLUSTER_TTL="2s")
     task = a.submit("g5", "shop", "g5", timeout="1s")
     wait_until(lambda: s.receiver.of(task["traceId"]), 10, "the handler is called")
     a.process.send_signal(signal.SIGSTOP)
     try:
-        b = s.start_node("b", SCHEDULER_GHOST_MARGIN="500ms")
-        done = b.wait_status("g5", "SUCCESS")
+        b = s.start_node("b", SCHEDULER_GHOST_MARGIN="500ms", CLUSTER_TTL="2s")
+        done = b.wait_status("g5", "SUCCESS", 40)
     finally:
         release.set()
         a.process.send_signal(signal.SIGCONT)
@@ -302,6 +327,7 @@ def one_file_is_one_node(s):
 TWO_NODES = [
     claim_27_a_stopping_node_keeps_its_work,
     claim_31_a_thousand_at_once_on_two_nodes,
+    claim_33_a_slot_is_one_task_however_often_it_fires,
     g5_a_paused_node_cannot_finish_what_another_took,
     one_name_is_one_node,
 ]
