@@ -18,6 +18,7 @@
 #define HOUSE_SERVICES_MS 5000
 #define HOUSE_EXPIRED_MS 60000  /* between looks for instances whose rows have expired */
 #define HOUSE_EXPIRED_ROWS 100  /* deleted in one step */
+#define HOUSE_BACK_MS 20000     /* after an outage nothing is purged of them for so long */
 #define HOUSE_MAX_RTT_MS 250    /* a slower answer says too little about the clock */
 #define HOUSE_PURGE_ROWS 2000   /* looked at in one step of retention */
 #define HOUSE_RESCUE_LINES 16   /* look-ups for log lines that are out at a time */
@@ -53,6 +54,7 @@ struct house {
     struct call_instance_purge expired;
     struct call_node_beat beat;
     mono_ms beat_asked_at;
+    mono_ms back_until; /* the database was away not long ago: expired instances count */
     struct call_purge purge;
     int64_t purge_after;
     uint64_t n_deleted; /* by the present walk over history */
@@ -103,6 +105,7 @@ static void chain_check(struct house *h)
     if (first)
         LOG(n->log, LOG_INFO, "node.active", "tasks are being scheduled",
             F_Z("node", n->cfg->node_name), F_INT("epoch", n->epoch));
+    instances_back(&n->instances, store_clock_now(&n->clock));
     sched_store_state(n->sched, store_clock_now(&n->clock), true);
     members_ready(n->members);
     runner_later(n);
@@ -278,6 +281,7 @@ static void job_post(struct house *h, enum job job)
         break;
     case JOB_INSTANCES:
         instances_reading(&n->instances);
+        h->instances.expired_too = clock_mono() < h->back_until;
         node_call(n, &h->instances.call, CALL_INSTANCE_LIST, on_instances);
         break;
     case JOB_EXPIRED:
@@ -352,6 +356,8 @@ void house_store_up(struct house *h)
     h->clock_known = false;
     h->services_known = false;
     h->instances_known = false;
+    h->back_until = clock_mono() + HOUSE_BACK_MS;
+    h->due[JOB_EXPIRED] = h->back_until;
     for (int job = 0; job < JOB_PURGE; job++)
         h->due[job] = 0;
     on_tick(-1, 0, h);

@@ -27,7 +27,7 @@ struct instance_group {
 
 int instances_init(struct instances *t)
 {
-    *t = (struct instances){0};
+    *t = (struct instances){.back_at = WALL_NONE};
     return pthread_mutex_init(&t->lock, NULL) ? ERR_NOMEM : 0;
 }
 
@@ -55,6 +55,13 @@ void instances_fini(struct instances *t)
         group_free(group(t, i));
     free(t->groups.p);
     pthread_mutex_destroy(&t->lock);
+}
+
+void instances_back(struct instances *t, wall_ms now)
+{
+    pthread_mutex_lock(&t->lock);
+    t->back_at = now;
+    pthread_mutex_unlock(&t->lock);
 }
 
 /* ---- Sorted arrays of pointers ------------------------------------------------------------- */
@@ -320,9 +327,10 @@ int instances_set(struct instances *t, const struct instance *list, size_t n)
 
 /* ---- Whose turn it is ---------------------------------------------------------------------- */
 
-static bool is_live(const struct live *m, wall_ms now)
+static bool is_live(const struct instances *t, const struct live *m, wall_ms now)
 {
-    return !m->has_left && m->expires_at > now;
+    return !m->has_left &&
+           (m->expires_at > now || (t->back_at != WALL_NONE && now < t->back_at + m->ttl_ms));
 }
 
 static bool is_aside(const struct live *m, wall_ms now)
@@ -340,8 +348,8 @@ static bool is_among(uint64_t id, const uint64_t *ids, size_t n)
 }
 
 /* The index of the next one in turn, or n. */
-static size_t next_in_turn(const struct instance_group *g, wall_ms now, const uint64_t *tried,
-                           size_t n_tried)
+static size_t next_in_turn(const struct instances *t, const struct instance_group *g, wall_ms now,
+                           const uint64_t *tried, size_t n_tried)
 {
     size_t first_back = g->members.n;
 
@@ -349,7 +357,7 @@ static size_t next_in_turn(const struct instance_group *g, wall_ms now, const ui
         size_t i = (g->next + k) % g->members.n;
         const struct live *m = member(g, i);
 
-        if (!is_live(m, now) || is_among(m->id, tried, n_tried))
+        if (!is_live(t, m, now) || is_among(m->id, tried, n_tried))
             continue;
         if (!is_aside(m, now))
             return i;
@@ -367,7 +375,7 @@ uint64_t instances_pick(struct instances *t, struct str service_name, wall_ms no
 
     pthread_mutex_lock(&t->lock);
     g = find_group(t, service_name);
-    size_t i = g ? next_in_turn(g, now, tried, n_tried) : 0;
+    size_t i = g ? next_in_turn(t, g, now, tried, n_tried) : 0;
     if (g && i < g->members.n) {
         g->next = i + 1;
         id = member(g, i)->id;
@@ -406,7 +414,7 @@ wall_ms instances_aside_until(struct instances *t, struct str service_name, stru
 
     pthread_mutex_lock(&t->lock);
     m = find_member(t, service_name, name);
-    if (m && is_live(m, now) && is_aside(m, now))
+    if (m && is_live(t, m, now) && is_aside(m, now))
         until = m->aside_until;
     pthread_mutex_unlock(&t->lock);
     return until;
@@ -422,7 +430,7 @@ void instances_stats(struct instances *t, wall_ms now, struct instances_stats *r
         const struct instance_group *g = group(t, k);
 
         for (size_t i = 0; i < g->members.n; i++) {
-            bool live = is_live(member(g, i), now);
+            bool live = is_live(t, member(g, i), now);
 
             ret->n_live += live;
             ret->n_aside += live && is_aside(member(g, i), now);

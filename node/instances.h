@@ -25,10 +25,16 @@ struct instances {
     struct instance_ptrs groups; /* struct instance_group, owned, by service; none is empty */
     uint64_t last_id;
     bool is_reading; /* a list is on its way */
+    wall_ms back_at; /* see instances_back */
 };
 
 MUST_CHECK int instances_init(struct instances *t);
 void instances_fini(struct instances *t);
+
+/* The node, or its database, was away until now: nobody could prolong anything meanwhile. What the
+ * lists know of lives for one more of its TTL, so that due tasks do not fail for want of an
+ * address. */
+void instances_back(struct instances *t, wall_ms now);
 
 /* A list is about to be asked for: it will know of all changes so far. */
 void instances_reading(struct instances *t);

@@ -22,10 +22,11 @@ struct members {
     enum view_source source;
     enum member_state state;
     mono_ms started_at;
-    bool ready;   /* the node may become active */
-    bool drained; /* somebody asked for it */
-    bool held;    /* another process has this node's name */
-    bool trouble; /* etcd does not answer */
+    mono_ms matched_at; /* when etcd's list last showed this node as it is */
+    bool ready;         /* the node may become active */
+    bool drained;       /* somebody asked for it */
+    bool held;          /* another process has this node's name */
+    bool trouble;       /* etcd does not answer */
     bool disagreed;
     pthread_mutex_t lock; /* for snapshots */
     struct members_snapshot shown;
@@ -115,6 +116,32 @@ static void timer_arm(struct members *m, mono_ms until)
         abort(); /* a view that never grows old is worse than a node that is gone */
 }
 
+/* etcd's list as it stands without this node, or with another state of it, for longer than the TTL
+ * is no better than none: etcd takes no writes, or the key was overwritten. */
+static enum view_source pick_source(const struct members *m, mono_ms *ret_until)
+{
+    mono_ms now = clock_mono();
+    enum view_source source = view_at(&m->view, now, ret_until);
+
+    if (source != VIEW_ETCD || now - m->matched_at <= m->view.ttl_ms)
+        return source;
+    if (!view_is_fresh(&m->view, VIEW_ROWS, now)) {
+        *ret_until = INT64_MAX;
+        return VIEW_NONE;
+    }
+    *ret_until = m->view.lists[VIEW_ROWS].asked_at + m->view.ttl_ms + 1;
+    return VIEW_ROWS;
+}
+
+static void note_match(struct members *m)
+{
+    const struct node *n = m->node;
+    const struct member *self = view_find(&m->view, VIEW_ETCD, str_from(n->cfg->node_name));
+
+    if (self && self->epoch == n->epoch && self->state == m->state)
+        m->matched_at = clock_mono();
+}
+
 /* Looks at the witnesses and tells the scheduler what has changed. */
 static void apply(struct members *m)
 {
@@ -126,7 +153,7 @@ static void apply(struct members *m)
     mono_ms until;
     size_t kept = 0;
 
-    m->source = view_at(&m->view, clock_mono(), &until);
+    m->source = pick_source(m, &until);
     size_t n_names = view_owners(&m->view, m->source, names);
     for (size_t i = 0; i < n_names; i++) {
         bool is_self = str_eq(names[i], self);
@@ -146,6 +173,8 @@ static void apply(struct members *m)
     if (changed || m->source != before)
         log_change(m, before);
     publish(m, can_own);
+    if (m->source == VIEW_ETCD && until > m->matched_at + m->view.ttl_ms)
+        until = m->matched_at + m->view.ttl_ms + 1;
     if (view_is_fresh(&m->view, VIEW_ROWS, clock_mono()) &&
         until > m->view.lists[VIEW_ROWS].asked_at + m->view.ttl_ms)
         until = m->view.lists[VIEW_ROWS].asked_at + m->view.ttl_ms + 1;
@@ -216,6 +245,8 @@ static void witness(struct members *m, enum view_source source, mono_ms asked_at
 {
     if (view_read(&m->view, source, asked_at, list, n))
         return; /* the older list counts until it is too old */
+    if (source == VIEW_ETCD)
+        note_match(m);
     apply(m);
     advance(m);
 }
@@ -428,7 +459,7 @@ int members_new(struct node *n, struct members **ret, struct err *err)
         LOG(n->log, LOG_WARN, "cluster.no_secret",
             "cluster.secret is not set: near tasks of other owners wait for a scan",
             F_Z("node", n->cfg->node_name));
-    m->started_at = clock_mono();
+    m->started_at = m->matched_at = clock_mono();
     view_init(&m->view, n->cfg->ttl_ms);
     m->timer = event_new(n->base, -1, 0, on_timer, m);
     if (!m->timer)

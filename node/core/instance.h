@@ -36,6 +36,7 @@ struct call_instance_delete {
 struct call_instance_list {
     struct store_call call;
     struct str service_name; /* absent = of all services */
+    bool expired_too;        /* of all services: as far as they have not been purged */
     struct instance
         *instances; /* live ones, by service and name; free(): one block, with strings */
     size_t n;

@@ -128,7 +128,8 @@ void scan_plan(struct sched *s, struct actions *out)
         bool wanted = lane_key(s, l, &key);
 
         if (l->due_at <= s->now)
-            l->due_at = next_round(s, l->svc->conf->paused ? s->cfg.full_read_ms : scan_interval(s));
+            l->due_at =
+                next_round(s, l->svc->conf->paused ? s->cfg.full_read_ms : scan_interval(s));
         if (!wanted) {
             heap_move(&s->scans, &l->scan, l->due_at);
             continue;

@@ -192,18 +192,22 @@ static int on_instance(void *ctx, const struct sql_value *row)
 
 int instance_list(struct sql *db, struct call_instance_list *c, struct err *err)
 {
-#define SELECT_LIVE                                                                                \
-    "SELECT service_name, instance, base_url, ttl_ms, registered_at, expires_at "                  \
-    "FROM job_instance WHERE expires_at > {now}"
-    static const char all[] = SELECT_LIVE " ORDER BY service_name, instance";
-    static const char of_one[] = SELECT_LIVE " AND service_name = ? ORDER BY instance";
+#define SELECT_INSTANCES                                                                           \
+    "SELECT service_name, instance, base_url, ttl_ms, registered_at, expires_at FROM "             \
+    "job_instance "
+#define IS_LIVE "WHERE expires_at > {now} "
+    static const char all[] = SELECT_INSTANCES "ORDER BY service_name, instance";
+    static const char live[] = SELECT_INSTANCES IS_LIVE "ORDER BY service_name, instance";
+    static const char of_one[] = SELECT_INSTANCES IS_LIVE "AND service_name = ? ORDER BY instance";
     static const size_t spans[] = {offsetof(struct instance, service_name),
                                    offsetof(struct instance, name),
                                    offsetof(struct instance, base_url)};
     const struct sql_value param = sql_text(c->service_name);
     struct pack p = PACK_INIT;
     int rc = sql_run(db,
-                     &(struct sql_query){.text = c->service_name.p ? of_one : all,
+                     &(struct sql_query){.text = c->service_name.p ? of_one
+                                                 : c->expired_too  ? all
+                                                                   : live,
                                          .params = &param,
                                          .n_params = c->service_name.p ? 1 : 0,
                                          .on_row = on_instance,

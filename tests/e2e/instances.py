@@ -322,6 +322,22 @@ def metrics_count_them(s):
     wait_until(lambda: set_aside() == 0, 20, "none is set aside any more")
 
 
+def after_an_outage_the_last_known_ones_are_called(s):
+    """Nobody could prolong anything: due tasks do not fail for want of an address."""
+    one = lib.Receiver()
+    s.join("away", "one", one.url, ttl="1s")
+    keys = [f"away-{i}" for i in range(20)]
+    for key in keys:
+        s.node.submit(key, "away", delay="2s", maxRetry=0)
+    s.node.terminate()
+    time.sleep(3)  # the registration ends, and the tasks are due: what the case is about
+    s.node.start()
+    for key in keys:
+        equal(s.node.wait_status(key, "SUCCESS")["attempt"], 1, "attempts")
+    equal(one.count(), len(keys), "calls")
+    one.close()
+
+
 def rows_are_purged(s):
     """What has expired is gone from lists at once, and from the table in time: also with a start."""
     s.join("purge", "one", dead_url(), ttl="1s")
@@ -329,7 +345,7 @@ def rows_are_purged(s):
     s.node.terminate()
     s.node.start()
     wait_until(lambda: s.store.query(
-        "SELECT count(*) FROM job_instance WHERE service_name = 'purge'") == [("0",)], 20,
+        "SELECT count(*) FROM job_instance WHERE service_name = 'purge'") == [("0",)], 60,
         "its row is deleted")
 
 
@@ -347,6 +363,7 @@ CASES = [
     other_nodes_follow,
     signed_as_ever,
     metrics_count_them,
+    after_an_outage_the_last_known_ones_are_called,
     rows_are_purged,
 ]
 

@@ -112,7 +112,7 @@ int fake_instance_list(struct fake_db *db, struct call_instance_list *c)
     for (size_t i = 0; i < db->n_instances; i++) {
         const struct instance *in = db->instances[i];
 
-        if (in->expires_at > now &&
+        if ((in->expires_at > now || (c->expired_too && !c->service_name.p)) &&
             (!c->service_name.p || str_eq(in->service_name, c->service_name)))
             copy(&c->instances[c->n++], in, &p);
     }

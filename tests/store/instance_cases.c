@@ -201,6 +201,15 @@ static void test_the_service_takes_them_along(struct world *w)
     assert_int_equal(list(w, "svc").n, 1);
 }
 
+static size_t list_all(struct world *w, bool expired_too)
+{
+    struct call_instance_list c = {.expired_too = expired_too};
+
+    assert_int_equal(call(w, &c.call, CALL_INSTANCE_LIST), 0);
+    free(c.instances);
+    return c.n;
+}
+
 static void test_purge(struct world *w)
 {
     struct instance last = {0};
@@ -210,6 +219,8 @@ static void test_purge(struct world *w)
     (void)put_instance(w, "s", "lives", LONG_MS, true);
     world_wait_past(w, last.expires_at);
     (void)put_instance(w, "s", "i3", LONG_MS, true);
+    assert_int_equal(list_all(w, false), 2);
+    assert_int_equal(list_all(w, true), 8); /* after an outage they count */
     assert_int_equal(purge(w, 4), 4);
     assert_int_equal(purge(w, 4), 2);
     assert_int_equal(purge(w, 4), 0);

@@ -367,9 +367,25 @@ static void test_fairness(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
 
+/* After an outage what is listed lives for one more of its TTL, expired or not. */
+static void test_back_after_an_outage(void **state)
+{
+    const struct instance a = one("s", "a");
+    const wall_ms back = END + 100000;
+
+    (void)state;
+    set(&a, 1);
+    pick("s", back, NULL);
+    instances_back(&t, back);
+    pick("s", back, "a");
+    pick("s", back + TTL - 1, "a");
+    pick("s", back + TTL, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        TEST(test_back_after_an_outage),
         TEST(test_each_in_turn),
         TEST(test_turns_stay),
         TEST(test_expiry),
