@@ -100,9 +100,7 @@ static void learn(struct membership *m, const struct etcd_kv *kv, bool is_there)
 
     if (is_found && e->revision >= kv->mod_revision)
         return;
-    if (is_there && !kv->lease) /* nobody keeps it alive: it would be believed for ever */
-        rc = err_set(&err, ERR_CORRUPT, "the key of " STR_FMT " has no lease", STR_ARG(name));
-    else if (is_there)
+    if (is_there)
         rc = parse(name, kv->value, &member, &err);
     if (name_valid(name, MEMBER_NAME_MAX)) {
         if (!is_found)
