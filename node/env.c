@@ -53,7 +53,7 @@ static bool env_services_known(void *ctx)
 {
     struct node *n = ctx;
 
-    return atomic_load(&n->services_known);
+    return atomic_load(&n->services_known) && atomic_load(&n->clock.known);
 }
 
 struct question {

@@ -39,8 +39,8 @@ struct api_env {
      * the default of tasks that name no policy, and it decides the retries of asynchronous results.
      */
     void (*policy_of)(void *ctx, struct str service_name, char dst[TASK_POLICY_MAX + 1]);
-    /* NULL, or false while what shards_of and policy_of say may be wrong since the services have
-     * not been read yet: submissions are answered 503 then. */
+    /* NULL, or false while what shards_of, policy_of and the clock say may be wrong since the store
+     * has not been asked yet: whatever sets a task's time or shard is answered 503 then. */
     bool (*services_known)(void *ctx);
     void (*explain)(void *ctx, struct explain_query *q);
     void (*services_changed)(void *ctx); /* after a PUT, pause, …: read job_service again now */

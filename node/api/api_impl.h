@@ -93,8 +93,8 @@ enum call_effect {
  * before: EFFECT_NONE or EFFECT_DONE. */
 bool call_post(struct api_call *c, struct store_op *op, void (*on_delivery)(struct mail *m),
                enum call_effect effect);
-/* Whether the node has read the services, on which a new task's facts depend. If not, answers 503.
- */
+/* Whether the node has read the services and the store's clock, on which a task's times and shard
+ * depend. If not, answers 503. */
 bool call_services_known(struct api_call *c);
 /* Prepares a store_call for call_post. */
 struct store_op *call_prepare(struct store_call *sc, enum call_what what);

@@ -256,6 +256,8 @@ static void result_handle(struct api_call *c)
 {
     struct result_state *s = (struct result_state *)c;
     struct problem p;
+    if (!call_services_known(c))
+        return;
     if (!read_result(s, &p))
         call_problem(c, &p);
     else

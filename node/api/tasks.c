@@ -169,7 +169,7 @@ static void move_handle(struct api_call *c)
     struct move_state *s = (struct move_state *)c;
     struct move_request wanted;
     struct problem p;
-    if (!check_key(c))
+    if (!check_key(c) || !call_services_known(c))
         return;
     if (!move_parse(c, api_now(c->api), &wanted, &p)) {
         call_problem(c, &p);

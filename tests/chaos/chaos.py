@@ -3,10 +3,10 @@
 """Three nodes under load and faults: chaos.py postgres|mysql [--seed N] [--minutes M] [--tasks N]
 [--etcd N].
 
-A seeded plan breaks nodes, networks, etcd, the database and the services, alone and together, while
-clients submit, cancel and move tasks. Afterwards the books are checked against each promise. Without
---minutes: the short form, each fault once. The plan is a function of the seed; what falls together
-with what else is not.
+A seeded plan breaks nodes, networks, etcd, the database and the services, alone and together,
+while clients submit, cancel and move tasks. Afterwards the books are checked against each promise.
+Without --minutes: the short form, each fault once. The plan is a function of the seed; what falls
+together with what else is not.
 """
 
 import argparse
@@ -108,8 +108,10 @@ class Chaos:
 
 
 def the_plan_is_carried_out(c):
-    c.go()
-    c.close_the_books()
+    try:
+        c.go()
+    finally:
+        c.close_the_books()
     for fault in sorted(c.run.done, key=lambda d: d.begin):
         if "owned" not in fault.seen and fault.seen:
             diagnose(f"{fault.name} {fault.node}: {fault.seen}")

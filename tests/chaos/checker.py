@@ -1,27 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The books of a chaos run: what the clients were told, what the services saw and what the tables say,
-and whether it agrees with what is promised."""
+"""The books of a chaos run: what the clients were told, what the services saw and what the tables
+say, and whether it agrees with what is promised."""
 
 import bisect
 import collections
 
 from cluster import SENDING_LIMIT, TTL, read_log
 
-import lib
 from plan import SETTLE
 from generator import DOOMED_RETRIES
 from lib import check, equal
 
 RECOVERY = TTL + 2          # seconds
 RESCUE = 1.5                # after the limit of SENDING: a scan, and its write
-NEIGHBOURS_MS = 100
+ON_THE_WAY = 500            # milliseconds from a node's look at the clock to the receiver's log
+NEAR = 100                  # milliseconds
+CLOCK = 500                 # milliseconds by which a node may be wrong about the store's clock
 ANYBODY = "*"
 FEW = 5                     # examples in a message
 
 Request = collections.namedtuple("Request", "at node service handler trace attempt hash number")
 Submitted = collections.namedtuple(
     "Submitted",
-    "key service handler sent answered status trace execute_time hash max_retry")
+    "key service handler sent answered status trace execute_time wanted hash max_retry")
 Change = collections.namedtuple("Change", "key sent answered status value")
 Row = collections.namedtuple(
     "Row", "id trace key service shard status attempt retry_count max_retry claimed_by")
@@ -156,17 +157,17 @@ class Books:
               (self.by_trace[r.trace].hash,)], "deliveries with the wrong content")
         wrong = []
         for task in self.tasks.values():
-            status = self.row_of[task.trace].status
+            row = self.row_of[task.trace]
             wanted = ({"CANCELLED"} if self.is_cancelled(task) else
                       {"FAILED"} if self.is_doomed(task) else {"SUCCESS"})
-            if status not in wanted:
-                wrong.append((task.key, task.handler, status, wanted,
-                              [f.outcome for f in self.failed[self.row_of[task.trace].id].values()]))
+            if row.status not in wanted:
+                wrong.append((task.key, task.handler, row.status, wanted,
+                              [a.outcome for a in self.failed[row.id].values()]))
         none(wrong, "tasks that ended otherwise than they should")
 
     def not_before(self, task, at):
-        """The earliest time at which a delivery that arrived at `at` could leave: a move counts once
-        it was answered; while it is under way, either time does."""
+        """The earliest time at which a delivery that arrived at `at` could leave: a move counts
+        once it was answered; while it is under way, either time does."""
         bound = task.execute_time
         for move in self.moves.get(task.key, []):
             if move.status == 200:
@@ -180,8 +181,14 @@ class Books:
         return [(r.trace, r.attempt, r.at - self.not_before(self.by_trace[r.trace], r.at))
                 for r in self.requests if r.at < self.not_before(self.by_trace[r.trace], r.at)]
 
+    def otherwise_than_wanted(self):
+        """Tasks that were to be executed at another time from the beginning: a wrong clock."""
+        return [(t.key, t.execute_time, t.wanted) for t in self.tasks.values()
+                if not t.wanted[0] - CLOCK <= t.execute_time <= t.wanted[1] + CLOCK]
+
     def nothing_is_early(self):
         """G4"""
+        none(self.otherwise_than_wanted(), "times other than the client's")
         none(self.early(), "early, in milliseconds")
 
     def twice(self):
@@ -205,9 +212,22 @@ class Books:
                 found.append((r.trace, r.attempt, r.node, claimer))
         return found
 
+    def after_the_rescue(self):
+        """Deliveries of attempts that somebody else had ended, unless it was the network that kept
+        them."""
+        found = []
+        for r in self.requests:
+            a = self.failed[self.row_of[r.trace].id].get(r.attempt)
+            if a and a.outcome == "ghost" and r.at > a.ended + ON_THE_WAY and not any(
+                    d.begin <= r.at and a.started <= d.end for d in self.done
+                    if d.name.startswith("services")):
+                found.append((r.trace, r.attempt, r.node, r.at - a.ended))
+        return found
+
     def one_live_attempt(self):
         """G5"""
         none(self.twice(), "attempts that were delivered twice")
+        none(self.after_the_rescue(), "attempts that were sent after their rescue (by, ms)")
         none(self.foreign(), "attempts that another node had claimed (trace, attempt, by, claimed)")
 
     def terminal_is_terminal(self):
@@ -266,7 +286,7 @@ class Books:
                    if d.mixed or d.name not in ("kill -9", "SIGSTOP"))
 
     def rescues(self):
-        """Attempts that nobody ended, as (seconds from claim to rescue, whether it was disturbed)."""
+        """Attempts that nobody ended, as (seconds from claim to rescue, whether disturbed)."""
         found = []
         for attempts in self.failed.values():
             for a in attempts.values():
@@ -283,6 +303,7 @@ class Books:
         none([(fault.node, seconds) for fault, seconds, _ in measured
               if seconds > RECOVERY + self.stall(fault.begin, fault.begin + RECOVERY * 1000)],
              f"recoveries that took longer than {RECOVERY} s")
+        none(self.stuck(), "attempts that nobody rescued")
         none([seconds for seconds, is_disturbed in self.rescues()
               if not is_disturbed and seconds > SENDING_LIMIT + RESCUE],
              f"rescues later than {SENDING_LIMIT} + {RESCUE} s")
@@ -307,7 +328,7 @@ class Books:
         """Phase → sorted milliseconds."""
         phases = {"quiet": [], "fault": []}
         for due, late, _ in self.lateness():
-            phases["fault" if self.quiet.is_busy(due, due) else "quiet"].append(late)
+            phases["fault" if self.quiet.is_busy(due, due + NEAR) else "quiet"].append(late)
         return {phase: sorted(values) for phase, values in phases.items()}
 
     # ---- The table
@@ -354,10 +375,12 @@ class Books:
                          f"{seconds:.1f} s ({n} tasks)"))
         rescues = sorted(seconds for seconds, _ in self.rescues())
         alone = sum(not is_disturbed for _, is_disturbed in self.rescues())
-        rows.append(("rescues", f"{len(rescues)} ({alone} with no other fault), p50 "
-                                f"{percentile(rescues, 0.5):.1f}, max {percentile(rescues, 1):.1f} s "
-                                "after the claim"))
-        rows.append(("longest stall of the machine", f"{max((s for _, s in self.stalls), default=0):.0f} ms"))
+        stall = max((ms for _, ms in self.stalls), default=0)
+        rows.append(("rescues",
+                     f"{len(rescues)} ({alone} with no other fault), p50 "
+                     f"{percentile(rescues, 0.5):.1f}, max {percentile(rescues, 1):.1f} s "
+                     "after the claim"))
+        rows.append(("longest stall of the machine", f"{stall:.0f} ms"))
         return rows
 
 

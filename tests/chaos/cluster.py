@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cluster of real processes: an etcd of one or three members, a database, nodes, and between each
-node and everything it talks to a proxy of its own, so that one node can be cut off from one of them.
+node and everything it talks to a proxy of its own, so that one node can be cut off from one part.
 """
 
 import base64
@@ -13,7 +13,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -153,7 +152,7 @@ class Member(lib.Node):
         self.process.send_signal(signal.SIGCONT)
 
     def note_exit(self):
-        """A process that is gone is started again: the run goes on, and the exit is on the record."""
+        """A process that is gone is started again: the run goes on, and the exit is kept."""
         if self.process and self.process.poll() is not None:
             self.exits.append((self.process.returncode, self.log_tail()))
             self.process = None
@@ -183,7 +182,6 @@ class Cluster:
         self.folder = folder
         self.receiver_port = receiver_port
         self.env = env or {}
-        self.lock = threading.Lock()
         self.store = lib.STORES[kind](folder)
         self.etcd = Etcd(folder, n_etcd).start() if n_etcd else None
         self.nodes = [Member(self, f"node-{letter}") for letter in "abcdefgh"[:n_nodes]]

@@ -14,12 +14,12 @@ import time
 from cluster import Cluster, pause
 
 import lib
-from lib import check, diagnose, equal, wait_until
+from lib import check, diagnose, equal, parse_time, wait_until
 from load import Load
 
 TTL = 3
 N_BACKLOG = 300
-N_SLOW = 60
+N_SLOW = 40
 SLOW = 0.3           # seconds of each, two at a time: the backlog outlives any TTL
 NEIGHBOURS_MS = 100
 SCAN_MS = 200 + 500  # the interval of scans, and their time on a busy machine
@@ -82,8 +82,12 @@ def the_backlog_of_a_paused_service_is_left_alone(s):
     s.node.register("paused", f"{s.receiver.url}/x/paused")
     equal(s.node.client.post("/api/services/paused/pause").status, 200, "status of pause")
     s.node.submit("paused", "paused", "paused", delay="1h")
-    wait_until(lambda: all(n.client.get("/api/delay-tasks/paused/explain").body.get("gate") == "paused"
-                           for n in s.cluster.nodes), 20, "all nodes know of the pause")
+
+    def is_known(node):
+        why = node.client.get("/api/delay-tasks/paused/explain").body
+        return why.get("gate") == "paused"
+
+    wait_until(lambda: all(map(is_known, s.cluster.nodes)), 20, "all nodes know of the pause")
     equal(s.node.client.delete("/api/delay-tasks/paused").status, 200, "status of cancelling it")
     s.submit_many("paused", "paused", N_BACKLOG)
     lib.stays(lambda: s.count("service_name = 'paused' AND attempt > 0") == 0, 2 * TTL,
@@ -138,22 +142,48 @@ def a_node_without_its_database_gives_up_what_it_owns(s):
     names = [f"cut-{n}" for n in range(12)]
     for name in names:
         s.node.submit(f"first-{name}", name, "first")
-    wait_until(lambda: all(s.cluster.shards(name, n) for name in names for n in s.cluster.nodes), 20,
-               "all nodes know the services")
+    wait_until(lambda: all(s.cluster.shards(name, n) for name in names for n in s.cluster.nodes),
+               20, "all nodes know the services")
     owned = [name for name in names if s.owner(name) == [cut.name]]
     check(owned, "the node owns none of the services")
     cut.db.hole()
     try:
         begin = time.monotonic()
         for name in owned:
-            s.node.submit(f"amid-{name}", name, "amid")
-        wait_until(lambda: len(s.receiver.to("amid")) == len(owned), 60, "others do its work")
+            s.node.submit(f"second-{name}", name, "cut")
+        wait_until(lambda: len(s.receiver.to("cut")) == len(owned), 60, "others do its work")
         took = time.monotonic() - begin
     finally:
         cut.db.heal()
         s.cluster.wait_all_active(30)
     diagnose(f"{len(owned)} tasks of the node that was cut off were out after {took:.1f} s")
     check(took <= 2 * TTL + 2, f"others did its work after {took:.1f} s only")
+
+
+def a_wrong_clock_moves_no_task(s):
+    """A node that starts asks the database for the time before it reckons with any."""
+    node = s.cluster.nodes[2]
+    s.node.submit("clock", "clock", "h", delay="1h")
+    equal(node.terminate(), 0, "exit status")
+    node.set_clock("+2h")
+    node.db.delay_ms = 200  # the database answers, and takes its time
+    n_up = len(node.events("store.up"))
+    node.start(ready=False)
+    wait_until(lambda: len(node.events("store.up")) > n_up, 20, "the database answers")
+
+    def moved():
+        answer = node.client.patch("/api/delay-tasks/clock", {"delay": "10m"})
+        if answer.status == 503:
+            return False
+        off = abs(parse_time(answer.body["executeTime"]) - lib.now_ms() - 600_000)
+        check(off < 5000, f"moved to a time that is {off} ms off")
+        return True
+
+    wait_until(moved, 20, "the node knows the time")
+    node.db.delay_ms = 0
+    wait_until(node.is_ready, 30, "the node is ready")
+    equal(node.client.delete("/api/delay-tasks/clock").status, 200, "status of cancelling it")
+    s.cluster.wait_all_active(30)
 
 
 def shards_are_added_while_it_runs(s):
@@ -188,6 +218,7 @@ CASES = [
     a_full_backlog_slows_nobody_else,
     without_etcd_tasks_still_fire,
     a_node_without_its_database_gives_up_what_it_owns,
+    a_wrong_clock_moves_no_task,
     shards_are_added_while_it_runs,
     every_claim_was_its_owners,
 ]

@@ -9,7 +9,8 @@ another node, as users are told to.
 
 The log has one JSON array a line:
 
-    ["sub", key, service, handler, sent, answered, status, trace, executeTime, hash, maxRetry]
+    ["sub", key, service, handler, sent, answered, status, trace, executeTime, wanted, hash,
+     maxRetry]                  `wanted` is [earliest, latest] of what executeTime may be
     ["cancel", key, sent, answered, status, attempt]
     ["move", key, sent, answered, status, newTime]
     ["lost", text]              a request that nobody answered in a minute, or a wrong answer
@@ -112,7 +113,15 @@ class Client:
             raise Wrong(f"{task}: {status} {record}")
         self.note("sub", task["bizUuid"], task["serviceName"], task["handler"], sent, answered,
                   status, record["traceId"], lib.parse_time(record["executeTime"]),
-                  hash_of(task["payload"]), record["maxRetry"])
+                  self.wanted(task, sent, answered), hash_of(task["payload"]),
+                  record["maxRetry"])
+
+    @staticmethod
+    def wanted(task, sent, answered):
+        if "executeTime" in task:  # or the time of the submission, if that is later
+            return [task["executeTime"], max(task["executeTime"], answered)]
+        delay = int(task["delay"][:-2])
+        return [sent + delay, answered + delay]
 
     def submit(self, task):
         sent, answered, answer = self.insist("POST", "/api/delay-tasks", task)

@@ -80,7 +80,8 @@ class Load:
 
     def wait_delivered(self, seconds=60):
         """All that this load has submitted; other tasks may be about."""
-        wait_until(lambda: {d.trace for d in self.receiver.to(self.name)} >= set(self.ledger.accepted),
+        wait_until(lambda: set(self.ledger.accepted) <=
+                   {d.trace for d in self.receiver.to(self.name)},
                    seconds, f"all of {self.name} is delivered")
 
     def lateness(self):

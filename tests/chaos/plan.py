@@ -2,8 +2,8 @@
 """What is done to a cluster under load, and the seeded plan of it.
 
 A fault is a function of (run, node, hold): it breaks something, waits `hold` seconds, mends it and
-returns what it has seen, for the record. `uses` says what it needs for itself, so that two faults at
-a time do not undo one another.
+returns what it has seen, for the record. `uses` says what it needs for itself, so that two faults
+at a time do not undo one another.
 """
 
 import collections
@@ -21,6 +21,7 @@ Fault = collections.namedtuple("Fault", "name act uses hold")
 Done = collections.namedtuple("Done", "name node begin end mixed seen")
 
 AT_A_TIME = 2
+STARTING = 1.1       # seconds that a step takes besides, on average
 BACK = 60            # seconds for a part to be there again
 N_CUTS = 12
 SETTLE = TTL + 2     # after its end, until a fault has no effect any more
@@ -309,7 +310,7 @@ class Step(collections.namedtuple("Step", "faults nodes quiet")):
     """Faults that run at the same time, each at its node, and the quiet after them."""
 
     def seconds(self):
-        return max(fault.hold for fault in self.faults) + self.quiet
+        return max(fault.hold for fault in self.faults) + self.quiet + STARTING
 
     def __str__(self):
         return " + ".join(f"{fault.name} ({node})" if "node" in fault.uses else fault.name
@@ -376,8 +377,8 @@ class Run:
         except Exception:  # pylint: disable=broad-except
             self.errors.append(f"{fault.name}: {traceback.format_exc()}")
             seen = {}
-        self.done.append(Done(fault.name, node.name if "node" in fault.uses else "", begin, now_ms(),
-                              mixed, seen))
+        name = node.name if "node" in fault.uses else ""
+        self.done.append(Done(fault.name, name, begin, now_ms(), mixed, seen))
 
     def step(self, step):
         concurrent.futures.wait([

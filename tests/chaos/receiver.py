@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The business services of a chaos run, as a process of their own: receiver.py PORT LOG TIMEOUT NODE_PORT…
+"""The business services of a chaos run, as a process of their own:
+receiver.py PORT LOG TIMEOUT NODE_PORT…
 
-The path is /<node>/<service>/<handler>: each node calls under its own name. A line on standard input
-sets how it behaves from then on and is answered with "done":
+The path is /<node>/<service>/<handler>: each node calls under its own name. A line on standard
+input sets how it behaves from then on and is answered with "done":
 
     ok       as the handlers say
     refuse   nobody listens, connections are reset
@@ -11,8 +12,8 @@ sets how it behaves from then on and is answered with "done":
     late     answers come half a second after the attempt's time-out
     end      the log is complete; the process ends
 
-The log has one JSON array a line: ["r", time, node, service, handler, trace, attempt, payload's hash,
-number] for a request that is there whole, ["a", time, number, status] for its answer, and
+The log has one JSON array a line: ["r", time, node, service, handler, trace, attempt, payload's
+hash, number] for a request that is there whole, ["a", time, number, status] for its answer, and
 ["s", time, seconds] when this process itself was kept waiting by the machine. Times are wall-clock
 milliseconds.
 """

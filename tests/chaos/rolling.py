@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A rolling restart under load: rolling.py postgres|mysql.
 
-Each of three nodes in turn gets SIGTERM and is started again, while tasks fall due all the time: none
-is late by more than a second, and no attempt is wasted.
+Each of three nodes in turn gets SIGTERM and is started again, while tasks fall due all the time:
+none is late by more than a second, and no attempt is wasted.
 """
 
 import contextlib
@@ -40,8 +40,8 @@ def three_nodes_restart_one_by_one(s):
         node.start()
         s.cluster.wait_all_active(30)
         before = s.receiver.count()
-        wait_until(lambda n=before: s.receiver.count() > n + SETTLED / PACE / 2 or s.load.errors, 30,
-                   "tasks flow on")
+        wait_until(lambda n=before: s.receiver.count() > n + SETTLED / PACE / 2 or s.load.errors,
+                   30, "tasks flow on")
     s.load.end()
 
 

@@ -53,7 +53,8 @@ class Stage:
         self.receiver.close()
 
     def submit(self, n, tasks):
-        answer = self.clients[n % len(self.clients)].post("/api/delay-tasks/batch", {"tasks": tasks})
+        client = self.clients[n % len(self.clients)]
+        answer = client.post("/api/delay-tasks/batch", {"tasks": tasks})
         equal(answer.status, 200, "status of a batch")
         for result in answer.body["results"]:
             equal(result["status"], 201, f"status in a batch: {result}")

@@ -35,7 +35,7 @@ WINDOW_S = 4
 BATCH = 25             # tasks: small enough for a body that is not counted against the memory
 # With less a quiet machine's 1 or 2 ms would make the ratio a matter of the kernel's scheduler:
 # here the attackers, the receiver and the node share two cores.
-FLOOR_MS = 10
+FLOOR_MS = 25
 MEMORY_SLACK = 8_000_000
 FILES_SLACK = 64       # connections to the receiver: as many as its service may have, and kept
 N_BIG = 200            # tasks of a page, each with a payload
