@@ -24,7 +24,7 @@ from checker import Books, markdown
 from plan import FAULTS, Run, make_plan
 from lib import check, diagnose, equal, wait_until
 
-QUIET = 4            # seconds before the first fault and after the last one
+QUIET = 3            # seconds before the first fault and after the last one
 N_SERVICES = 24
 SHARDS = {"svc-0": 8, "svc-1": 3}
 TASKS_A_MINUTE = 10_000

@@ -349,7 +349,7 @@ def one_round(rng, names, quiet, long_quiet):
 def make_plan(rng, names, minutes):
     """Rounds for so many minutes; the short form, 0, is one round with little quiet."""
     if not minutes:
-        return one_round(rng, names, 1, SETTLE + 2)
+        return one_round(rng, names, 0.7, SETTLE + 1)
     plan = []
     while sum(step.seconds() for step in plan) < minutes * 60:
         plan += one_round(rng, names, 2, SETTLE + 10)
