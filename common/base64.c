@@ -3,7 +3,7 @@
 
 static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-static int digit_value(char c)
+int base64_digit(char c)
 {
     if (c >= 'A' && c <= 'Z')
         return c - 'A';
@@ -45,7 +45,7 @@ static size_t decode_group(const char *p, bool is_last, char dst[3])
     unsigned bits = 0;
 
     for (size_t i = 0; i < 4; i++) {
-        int value = i <= n ? digit_value(p[i]) : 0;
+        int value = i <= n ? base64_digit(p[i]) : 0;
         if (value < 0)
             return 0;
         bits = bits << 6 | (unsigned)value;

@@ -5,6 +5,8 @@
 
 #include "common/buf.h"
 
+int base64_digit(char c); /* 0 to 63; -1 = none */
+
 /* Appends the text of the bytes; out of memory sticks in dst. */
 void base64_encode(struct str bytes, struct buf *dst);
 

@@ -7,6 +7,7 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 
+#include "common/base64.h"
 #include "common/buf.h"
 
 #define PREFIX "whsec_"
@@ -23,17 +24,6 @@ struct key {
     unsigned char bytes[TEXT_MAX];
     size_t len;
 };
-
-static int base64_digit(char c)
-{
-    if (c >= 'A' && c <= 'Z')
-        return c - 'A';
-    if (c >= 'a' && c <= 'z')
-        return c - 'a' + 26;
-    if (c >= '0' && c <= '9')
-        return c - '0' + 52;
-    return c == '+' ? 62 : c == '/' ? 63 : -1;
-}
 
 /* Padding may be left out, as some generators do; anything else is refused. */
 static bool decode_base64(struct str text, struct key *ret)
