@@ -25,11 +25,9 @@ static void ctl(const char *command)
 static int open_server(void **state)
 {
     struct etcdserver_options o = {.n_members = 1, .flags = {"--auth-token=simple"}};
-    struct err err = {0};
 
     (void)state;
-    if (etcdserver_new(&o, &server, &err))
-        fail_msg("%s", err.text);
+    server = fixture_server(&o);
     ctl("user add root:secret");
     ctl("role add root");
     ctl("user grant-role root root");

@@ -19,11 +19,9 @@ static struct etcdserver *server; /* all tests' */
 static int open_server(void **state)
 {
     struct etcdserver_options o = {.n_members = 1};
-    struct err err = {0};
 
     (void)state;
-    if (etcdserver_new(&o, &server, &err))
-        fail_msg("%s", err.text);
+    server = fixture_server(&o);
     return 0;
 }
 
@@ -36,24 +34,11 @@ static int close_server(void **state)
 
 static int setup(void **state)
 {
-    struct fixture *f = calloc(1, sizeof(*f));
-    struct etcd_config cfg = fixture_config(server, 1);
-    struct asked a;
+    struct fixture *f = fixture_new(server, 1);
 
-    assert_non_null(f);
-    fixture_open(f);
-    fixture_client(f, &cfg);
     f->server = server;
-    assert_int_equal(
-        ask(f, &a, (struct etcd_call){.op = ETCD_DELETE, .key = STR("/"), .is_prefix = true}), 0);
+    fixture_wipe(f);
     *state = f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    fixture_close(*state);
-    free(*state);
     return 0;
 }
 
@@ -415,18 +400,18 @@ static void test_configuration(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_put_and_range, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_etcd_51_bytes, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_delete, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_create, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_lease_runs_out, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_lease_kept_alive, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_lease_revoked, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_cancel, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_calls_from_on_done, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_many_at_once, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_outage, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_configuration, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_put_and_range, setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_etcd_51_bytes, setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_delete, setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_create, setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_lease_runs_out, setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_lease_kept_alive, setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_lease_revoked, setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_cancel, setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_calls_from_on_done, setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_many_at_once, setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_outage, setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_configuration, setup, fixture_teardown),
     };
 
     return cmocka_run_group_tests(tests, open_server, close_server);

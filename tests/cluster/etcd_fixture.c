@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -15,6 +16,16 @@
 
 #define DEADLINE_MS 60000
 #define TICK_MS 10
+
+struct etcdserver *fixture_server(const struct etcdserver_options *o)
+{
+    struct etcdserver *server;
+    struct err err = {0};
+
+    if (etcdserver_new(o, &server, &err))
+        fail_msg("%s", err.text);
+    return server;
+}
 
 static void on_tick(evutil_socket_t fd, short events, void *ctx)
 {
@@ -79,6 +90,32 @@ void fixture_client(struct fixture *f, const struct etcd_config *cfg)
     f->e = NULL;
     if (etcd_new(f->base, cfg, &f->e, &err))
         fail_msg("%s", err.text);
+}
+
+struct fixture *fixture_new(const struct etcdserver *server, unsigned n_members)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+    struct etcd_config cfg = fixture_config(server, n_members);
+
+    assert_non_null(f);
+    fixture_open(f);
+    fixture_client(f, &cfg);
+    return f;
+}
+
+int fixture_teardown(void **state)
+{
+    fixture_close(*state);
+    free(*state);
+    return 0;
+}
+
+void fixture_wipe(struct fixture *f)
+{
+    struct asked a;
+
+    assert_int_equal(
+        ask(f, &a, (struct etcd_call){.op = ETCD_DELETE, .key = STR("/"), .is_prefix = true}), 0);
 }
 
 void fixture_wait(struct fixture *f, bool (*is_met)(void *ctx), void *ctx)

@@ -62,6 +62,14 @@ struct watched {
     bool stop_in_callback;
 };
 
+/* Starts a server, or fails. */
+struct etcdserver *fixture_server(const struct etcdserver_options *o);
+
+/* With a client of the server's members. For setup and teardown of a test; to be freed by the
+ * latter. */
+struct fixture *fixture_new(const struct etcdserver *server, unsigned n_members);
+int fixture_teardown(void **state); /* of what fixture_new has made; not the server */
+
 void fixture_open(struct fixture *f);
 void fixture_close(struct fixture *f); /* not the server */
 
@@ -74,6 +82,8 @@ void fixture_client(struct fixture *f, const struct etcd_config *cfg);
 /* Runs the loop until the condition holds; the test fails after a generous time. */
 void fixture_wait(struct fixture *f, bool (*is_met)(void *ctx), void *ctx);
 void fixture_run(struct fixture *f, int ms); /* for so long, when nothing is to happen */
+
+void fixture_wipe(struct fixture *f); /* deletes all keys */
 
 /* Starts the call; c.ctx and c.on_done are set. */
 void ask_start(struct fixture *f, struct asked *a);

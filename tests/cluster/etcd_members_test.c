@@ -21,11 +21,9 @@ static struct etcdserver *server; /* all tests' */
 static int open_server(void **state)
 {
     struct etcdserver_options o = {.n_members = N};
-    struct err err = {0};
 
     (void)state;
-    if (etcdserver_new(&o, &server, &err))
-        fail_msg("%s", err.text);
+    server = fixture_server(&o);
     return 0;
 }
 
@@ -38,20 +36,7 @@ static int close_server(void **state)
 
 static int setup(void **state)
 {
-    struct fixture *f = calloc(1, sizeof(*f));
-    struct etcd_config cfg = fixture_config(server, N);
-
-    assert_non_null(f);
-    fixture_open(f);
-    fixture_client(f, &cfg);
-    *state = f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    fixture_close(*state);
-    free(*state);
+    *state = fixture_new(server, N);
     return 0;
 }
 
@@ -265,12 +250,14 @@ static void test_all_down_and_back(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_fail_over_within_a_call, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_leader_dies, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_watch_moves, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_etcd_49_watch_leaves_a_silent_member, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_watch_leaves_a_member_without_leader, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_all_down_and_back, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_fail_over_within_a_call, setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_leader_dies, setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_watch_moves, setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_etcd_49_watch_leaves_a_silent_member, setup,
+                                        fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_watch_leaves_a_member_without_leader, setup,
+                                        fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_all_down_and_back, setup, fixture_teardown),
     };
 
     return cmocka_run_group_tests(tests, open_server, close_server);

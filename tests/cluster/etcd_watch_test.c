@@ -20,11 +20,9 @@ static int open_server(void **state)
 {
     struct etcdserver_options o = {
         .n_members = 1, .flags = {"--experimental-watch-progress-notify-interval=200ms"}};
-    struct err err = {0};
 
     (void)state;
-    if (etcdserver_new(&o, &server, &err))
-        fail_msg("%s", err.text);
+    server = fixture_server(&o);
     return 0;
 }
 
@@ -37,23 +35,10 @@ static int close_server(void **state)
 
 static int setup(void **state)
 {
-    struct fixture *f = calloc(1, sizeof(*f));
-    struct etcd_config cfg = fixture_config(server, 1);
-    struct asked a;
+    struct fixture *f = fixture_new(server, 1);
 
-    assert_non_null(f);
-    fixture_open(f);
-    fixture_client(f, &cfg);
-    assert_int_equal(
-        ask(f, &a, (struct etcd_call){.op = ETCD_DELETE, .key = STR("/"), .is_prefix = true}), 0);
+    fixture_wipe(f);
     *state = f;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    fixture_close(*state);
-    free(*state);
     return 0;
 }
 
@@ -371,18 +356,18 @@ static void test_stop_in_callbacks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_events, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_lease_end_is_seen, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_from_a_revision, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_resumes_after_restart, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_resumes_without_an_event, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_starts_late, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_etcd_47_start_is_compacted, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_etcd_47_compacted_meanwhile, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_compaction_beside, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_etcd_49_silence, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_notices_are_life, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_stop_in_callbacks, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_events, setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_lease_end_is_seen, setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_from_a_revision, setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_resumes_after_restart, setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_resumes_without_an_event, setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_starts_late, setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_etcd_47_start_is_compacted, setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_etcd_47_compacted_meanwhile, setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_compaction_beside, setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_etcd_49_silence, setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_notices_are_life, setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_stop_in_callbacks, setup, fixture_teardown),
     };
 
     return cmocka_run_group_tests(tests, open_server, close_server);

@@ -30,11 +30,9 @@ static struct etcdserver *server; /* all tests' */
 static int open_server(void **state)
 {
     struct etcdserver_options o = {.n_members = 1};
-    struct err err = {0};
 
     (void)state;
-    if (etcdserver_new(&o, &server, &err))
-        fail_msg("%s", err.text);
+    server = fixture_server(&o);
     return 0;
 }
 
@@ -49,14 +47,11 @@ static int setup(void **state)
 {
     struct rig *x = calloc(1, sizeof(*x));
     struct etcd_config cfg = fixture_config(server, 1);
-    struct asked a;
 
     assert_non_null(x);
     fixture_open(&x->f);
     fixture_client(&x->f, &cfg);
-    assert_int_equal(
-        ask(&x->f, &a, (struct etcd_call){.op = ETCD_DELETE, .key = STR("/"), .is_prefix = true}),
-        0);
+    fixture_wipe(&x->f);
     *state = x;
     return 0;
 }
