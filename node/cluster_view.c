@@ -19,8 +19,7 @@ static void owners_find(struct owners *o, const struct members_snapshot *view, c
     for (size_t i = 0; i < view->n && o->n < VIEW_MEMBERS_MAX; i++) {
         const struct member *m = &view->members[i];
 
-        if (m->state != MEMBER_ACTIVE || m->hash_version != OWNERSHIP_HASH_VERSION ||
-            (!strcmp(m->name, self) && !view->can_own))
+        if (!view_may_own(m) || (!strcmp(m->name, self) && !view->can_own))
             continue;
         o->n_shards[o->n] = 0;
         o->names[o->n++] = str_from(m->name);

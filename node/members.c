@@ -16,17 +16,13 @@ struct members {
     struct etcd *etcd;   /* these two: NULL without etcd */
     struct membership *membership;
     struct view view;
-    struct str names[VIEW_MEMBERS_MAX]; /* of those who may own, as the scheduler was told */
-    size_t n_names;
-    char *text; /* owned: behind `names` */
     enum view_source source;
     enum member_state state;
     mono_ms started_at;
-    mono_ms matched_at; /* when etcd's list last showed this node as it is */
-    bool ready;         /* the node may become active */
-    bool drained;       /* somebody asked for it */
-    bool held;          /* another process has this node's name */
-    bool trouble;       /* etcd does not answer */
+    bool ready;   /* the node may become active */
+    bool drained; /* somebody asked for it */
+    bool held;    /* another process has this node's name */
+    bool trouble; /* etcd does not answer */
     bool disagreed;
     pthread_mutex_t lock; /* for snapshots */
     struct members_snapshot shown;
@@ -34,37 +30,6 @@ struct members {
 };
 
 /* ---- What the scheduler is told ------------------------------------------------------------ */
-
-static bool same_names(const struct members *m, const struct str *names, size_t n)
-{
-    if (n != m->n_names)
-        return false;
-    for (size_t i = 0; i < n; i++) {
-        if (!str_eq(names[i], m->names[i]))
-            return false;
-    }
-    return true;
-}
-
-static void keep_names(struct members *m, const struct str *names, size_t n)
-{
-    size_t len = 0;
-
-    for (size_t i = 0; i < n; i++)
-        len += names[i].len;
-    char *text = malloc(len + 1);
-    if (!text)
-        abort(); /* the books would be wrong: safer dead */
-    char *p = text;
-    for (size_t i = 0; i < n; i++) {
-        memcpy(p, names[i].p, names[i].len);
-        m->names[i] = (struct str){p, names[i].len};
-        p += names[i].len;
-    }
-    free(m->text);
-    m->text = text;
-    m->n_names = n;
-}
 
 static void publish(struct members *m, bool can_own)
 {
@@ -86,15 +51,16 @@ static void publish(struct members *m, bool can_own)
     pthread_mutex_unlock(&m->lock);
 }
 
-static void log_change(struct members *m, enum view_source before)
+static void log_change(struct members *m, enum view_source before, const struct str *owners,
+                       size_t n_owners)
 {
     struct node *n = m->node;
     struct buf names = BUF_INIT;
 
-    for (size_t i = 0; i < m->n_names; i++) {
+    for (size_t i = 0; i < n_owners; i++) {
         if (i)
             buf_addc(&names, ',');
-        buf_adds(&names, m->names[i]);
+        buf_adds(&names, owners[i]);
     }
     LOG(n->log, m->source == VIEW_NONE ? LOG_WARN : LOG_INFO, "cluster.members",
         m->source == VIEW_NONE   ? "nobody is known to live; this node owns nothing"
@@ -116,30 +82,14 @@ static void timer_arm(struct members *m, mono_ms until)
         abort(); /* a view that never grows old is worse than a node that is gone */
 }
 
-/* etcd's list as it stands without this node, or with another state of it, for longer than the TTL
- * is no better than none: etcd takes no writes, or the key was overwritten. */
-static enum view_source pick_source(const struct members *m, mono_ms *ret_until)
-{
-    mono_ms now = clock_mono();
-    enum view_source source = view_at(&m->view, now, ret_until);
-
-    if (source != VIEW_ETCD || now - m->matched_at <= m->view.ttl_ms)
-        return source;
-    if (!view_is_fresh(&m->view, VIEW_ROWS, now)) {
-        *ret_until = INT64_MAX;
-        return VIEW_NONE;
-    }
-    *ret_until = m->view.lists[VIEW_ROWS].asked_at + m->view.ttl_ms + 1;
-    return VIEW_ROWS;
-}
-
+/* Whether etcd's list shows this node as it is. */
 static void note_match(struct members *m)
 {
     const struct node *n = m->node;
     const struct member *self = view_find(&m->view, VIEW_ETCD, str_from(n->cfg->node_name));
 
     if (self && self->epoch == n->epoch && self->state == m->state)
-        m->matched_at = clock_mono();
+        view_trust(&m->view, VIEW_ETCD, clock_mono());
 }
 
 /* Looks at the witnesses and tells the scheduler what has changed. */
@@ -153,7 +103,7 @@ static void apply(struct members *m)
     mono_ms until;
     size_t kept = 0;
 
-    m->source = pick_source(m, &until);
+    m->source = view_at(&m->view, clock_mono(), &until);
     size_t n_names = view_owners(&m->view, m->source, names);
     for (size_t i = 0; i < n_names; i++) {
         bool is_self = str_eq(names[i], self);
@@ -164,17 +114,12 @@ static void apply(struct members *m)
         can_own |= is_self;
         names[kept++] = names[i];
     }
-    bool changed = !same_names(m, names, kept);
-    if (changed) {
-        keep_names(m, names, kept);
-        sched_members(n->sched, store_clock_now(&n->clock), m->names, m->n_names, &n->actions);
+    bool changed = sched_members(n->sched, store_clock_now(&n->clock), names, kept, &n->actions);
+    if (changed)
         runner_later(n);
-    }
     if (changed || m->source != before)
-        log_change(m, before);
+        log_change(m, before, names, kept);
     publish(m, can_own);
-    if (m->source == VIEW_ETCD && until > m->matched_at + m->view.ttl_ms)
-        until = m->matched_at + m->view.ttl_ms + 1;
     if (view_is_fresh(&m->view, VIEW_ROWS, clock_mono()) &&
         until > m->view.lists[VIEW_ROWS].asked_at + m->view.ttl_ms)
         until = m->view.lists[VIEW_ROWS].asked_at + m->view.ttl_ms + 1;
@@ -459,8 +404,9 @@ int members_new(struct node *n, struct members **ret, struct err *err)
         LOG(n->log, LOG_WARN, "cluster.no_secret",
             "cluster.secret is not set: near tasks of other owners wait for a scan",
             F_Z("node", n->cfg->node_name));
-    m->started_at = m->matched_at = clock_mono();
+    m->started_at = clock_mono();
     view_init(&m->view, n->cfg->ttl_ms);
+    view_trust(&m->view, VIEW_ETCD, m->started_at);
     m->timer = event_new(n->base, -1, 0, on_timer, m);
     if (!m->timer)
         rc = err_set(err, ERR_NOMEM, "no memory for a timer");
@@ -485,7 +431,6 @@ void members_free(struct members *m)
     view_fini(&m->view);
     pthread_mutex_destroy(&m->lock);
     free(m->shown.members);
-    free(m->text);
     free(m);
 }
 

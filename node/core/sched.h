@@ -88,8 +88,9 @@ void sched_services(struct sched *s, wall_ms now, const struct service *list, si
 
 /* The live members of the cluster by this node's view (copied; distinct names): of each service's
  * shards this node works for those that the hash gives to cfg.node. Before the first call, and
- * while its name is not among them, it works for none. */
-void sched_members(struct sched *s, wall_ms now, const struct str *names, size_t n,
+ * while its name is not among them, it works for none. Returns whether these are others than
+ * before, in the order given; if not, nothing was done. */
+bool sched_members(struct sched *s, wall_ms now, const struct str *names, size_t n,
                    struct actions *out);
 /* The member that owns a shard by this view; {NULL} when there are no members. Borrowed until the
  * next sched_members. */

@@ -45,6 +45,17 @@ static void members_copy(struct sched *s, const struct str *names, size_t n)
     s->n_members = n;
 }
 
+static bool is_same(const struct sched *s, const struct str *names, size_t n)
+{
+    if (n != s->n_members)
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        if (!str_eq(names[i], s->members[i]))
+            return false;
+    }
+    return true;
+}
+
 static void shard_update(struct sched *s, struct svc *v, int32_t shard)
 {
     bool owned = sched_owns(s, v->name, shard);
@@ -91,10 +102,12 @@ static bool is_foreign(const struct entry *e, const void *arg)
     return !e->lane->owned && !e->asked && (is_queued(e->track) || e->track == TRACK_GHOST);
 }
 
-void sched_members(struct sched *s, wall_ms now, const struct str *names, size_t n,
+bool sched_members(struct sched *s, wall_ms now, const struct str *names, size_t n,
                    struct actions *out)
 {
     s->now = now;
+    if (is_same(s, names, n))
+        return false;
     members_copy(s, names, n);
     for (size_t i = 0; i < s->n_svcs; i++) {
         for (int32_t shard = 0; shard < s->svcs[i]->n_shards; shard++)
@@ -103,4 +116,5 @@ void sched_members(struct sched *s, wall_ms now, const struct str *names, size_t
     drop_entries(s, is_foreign, NULL);
     sched_count_owned(s);
     sched_tick(s, now, out);
+    return true;
 }

@@ -20,7 +20,7 @@ void view_init(struct view *v, int64_t ttl_ms)
 {
     *v = (struct view){.ttl_ms = ttl_ms};
     for (int i = 0; i <= VIEW_ROWS; i++)
-        v->lists[i].asked_at = NEVER;
+        v->lists[i] = (struct view_list){.asked_at = NEVER, .trusted_at = INT64_MAX};
 }
 
 void view_fini(struct view *v)
@@ -61,16 +61,29 @@ bool view_is_fresh(const struct view *v, enum view_source source, mono_ms now)
     return asked_at != NEVER && now - asked_at <= v->ttl_ms;
 }
 
+void view_trust(struct view *v, enum view_source source, mono_ms at)
+{
+    v->lists[source].trusted_at = at;
+}
+
 enum view_source view_at(const struct view *v, mono_ms now, mono_ms *ret_until)
 {
     for (enum view_source s = VIEW_ETCD; s <= VIEW_ROWS; s++) {
-        if (view_is_fresh(v, s, now)) {
-            *ret_until = v->lists[s].asked_at + v->ttl_ms + 1;
+        const struct view_list *list = &v->lists[s];
+        mono_ms at = list->asked_at < list->trusted_at ? list->asked_at : list->trusted_at;
+
+        if (at != NEVER && now - at <= v->ttl_ms) {
+            *ret_until = at + v->ttl_ms + 1;
             return s;
         }
     }
     *ret_until = INT64_MAX;
     return VIEW_NONE;
+}
+
+bool view_may_own(const struct member *m)
+{
+    return m->state == MEMBER_ACTIVE && m->hash_version == OWNERSHIP_HASH_VERSION;
 }
 
 size_t view_owners(const struct view *v, enum view_source source, struct str *ret_names)
@@ -79,10 +92,8 @@ size_t view_owners(const struct view *v, enum view_source source, struct str *re
     size_t n = 0;
 
     for (size_t i = 0; i < list->n; i++) {
-        const struct member *m = &list->members[i];
-
-        if (m->state == MEMBER_ACTIVE && m->hash_version == OWNERSHIP_HASH_VERSION)
-            ret_names[n++] = str_from(m->name);
+        if (view_may_own(&list->members[i]))
+            ret_names[n++] = str_from(list->members[i].name);
     }
     return n;
 }

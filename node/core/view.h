@@ -22,7 +22,8 @@ const char *view_source_name(enum view_source s); /* "none", "etcd", "rows" */
 struct view_list {
     struct member *members; /* owned; by name */
     size_t n;
-    mono_ms asked_at; /* INT64_MIN = never read */
+    mono_ms asked_at;   /* INT64_MIN = never read */
+    mono_ms trusted_at; /* see view_trust */
 };
 
 struct view {
@@ -42,9 +43,17 @@ MUST_CHECK int view_read(struct view *v, enum view_source source, mono_ms asked_
 /* Whether a witness's last full reading is no older than the TTL. */
 bool view_is_fresh(const struct view *v, enum view_source source, mono_ms now);
 
+/* From the first call on a list counts only for a TTL after the last one, however fresh it is: what
+ * does not show this node as it is is no better than no list (etcd takes no writes, or the key was
+ * overwritten). */
+void view_trust(struct view *v, enum view_source source, mono_ms at);
+
 /* The witness that counts at this time, and until when it does unless it is read again (*ret_until;
  * INT64_MAX for VIEW_NONE). */
 enum view_source view_at(const struct view *v, mono_ms now, mono_ms *ret_until);
+
+/* Whether a member is active and owns by this node's version of the hash. */
+bool view_may_own(const struct member *m);
 
 /* The names of those who may own by a witness, borrowed until it is next read; at most
  * VIEW_MEMBERS_MAX. */

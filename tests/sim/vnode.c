@@ -195,7 +195,7 @@ static void set_members(struct vnode *n, unsigned members)
             names[n_names++] = str_from(n->sim->nodes[i]->name);
     }
     n->members = members;
-    sched_members(n->sched, vnode_now(n), names, n_names, &n->actions);
+    (void)sched_members(n->sched, vnode_now(n), names, n_names, &n->actions);
 }
 
 static void on_boot(struct sim *s, struct sim_event *ev)

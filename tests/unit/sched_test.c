@@ -59,7 +59,7 @@ static int setup_with(void **state, uint32_t max_in_flight, uint32_t lane_limit)
         .alerts = true,
     };
     assert_int_equal(sched_new(&c, 1, &f->s), 0);
-    sched_members(f->s, f->now, &c.node, 1, &f->a);
+    (void)sched_members(f->s, f->now, &c.node, 1, &f->a);
     add_service(f, "orders", 8);
     sched_store_state(f->s, f->now, true);
     set_services(f);
@@ -527,7 +527,7 @@ static void test_refused_rows(void **state)
 
 static void set_members(struct fixture *f, const struct str *names, size_t n)
 {
-    sched_members(f->s, f->now, names, n, &f->a);
+    (void)sched_members(f->s, f->now, names, n, &f->a);
     sched_check(f->s);
 }
 

@@ -93,6 +93,24 @@ static void test_fresh_by_itself(void **state)
     view_fini(&v);
 }
 
+/* A list that has to show this node counts no longer than a TTL after it last did. */
+static void test_trust(void **state)
+{
+    struct view v;
+
+    (void)state;
+    view_init(&v, TTL);
+    view_trust(&v, VIEW_ETCD, 100);
+    read_one(&v, VIEW_ETCD, 500, "a");
+    read_one(&v, VIEW_ROWS, 400, "a");
+    assert_at(&v, 100 + TTL, VIEW_ETCD, 101 + TTL);
+    assert_at(&v, 101 + TTL, VIEW_ROWS, 401 + TTL);
+    assert_true(view_is_fresh(&v, VIEW_ETCD, 101 + TTL)); /* which is another question */
+    view_trust(&v, VIEW_ETCD, 600);
+    assert_at(&v, 500 + TTL, VIEW_ETCD, 501 + TTL);
+    view_fini(&v);
+}
+
 static void test_until_is_exact(void **state)
 {
     struct view v;
@@ -234,6 +252,7 @@ int main(void)
         cmocka_unit_test(test_nobody_before_a_reading),
         cmocka_unit_test(test_etcd_counts_while_it_is_fresh),
         cmocka_unit_test(test_fresh_by_itself),
+        cmocka_unit_test(test_trust),
         cmocka_unit_test(test_until_is_exact),
         cmocka_unit_test(test_events_keep_the_age),
         cmocka_unit_test(test_an_empty_list_counts),
