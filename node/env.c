@@ -77,6 +77,7 @@ static void on_question(struct mail *m)
         break;
     case ASK_SERVICES:
         house_read_services(n->house);
+        forward_services(n->forward);
         break;
     case ASK_DRAIN:
     case ASK_RESUME:
@@ -144,9 +145,9 @@ static bool env_is_member(void *ctx, struct str stamp, struct str signature, str
     return forward_verify(n->cfg, stamp, signature, body, store_clock_now(&n->clock));
 }
 
-static bool env_hints(void *ctx, const struct hint *hints, size_t n_hints)
+static bool env_hints(void *ctx, const struct hint *hints, size_t n_hints, bool services)
 {
-    return node_take_hints(ctx, hints, n_hints);
+    return node_take_hints(ctx, hints, n_hints, services);
 }
 
 static int env_cluster(void *ctx, struct str service_name, struct buf *dst)

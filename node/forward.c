@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hints to the owners of near tasks that were submitted to this node.
- *
- * Each owner has a queue. While a call to it is out, hints gather; when it is back the next call
+/* Each member has a queue. While a call to it is out, hints gather; when it is back the next call
  * takes them all. A call that fails loses its hints, and a queue that is full takes no more: the
- * owner's scans find those tasks. The body is signed with the cluster's secret. */
+ * member's scans and readings find what they were about. The body is signed with the cluster's secret. */
 #include "node/forward.h"
 
 #include <inttypes.h>
@@ -26,6 +24,7 @@ struct peer {
     char name[MEMBER_NAME_MAX + 1];
     struct buf waiting; /* the hints' JSON texts, with commas between them */
     size_t n_waiting;
+    bool services;   /* it is to read them */
     struct buf body; /* of the call that is out */
     struct buf url;
     bool is_out;
@@ -61,6 +60,11 @@ void forward_free(struct forward *f)
     free(f);
 }
 
+static bool has_something(const struct peer *p)
+{
+    return p->n_waiting || p->services;
+}
+
 /* Names come and go with the pods that bear them: when all places are taken, one that is idle gets
  * the new name. NULL: there is none, or no memory. */
 static struct peer *peer_of(struct forward *f, struct str name)
@@ -70,7 +74,7 @@ static struct peer *peer_of(struct forward *f, struct str name)
     for (size_t i = 0; i < f->n; i++) {
         if (str_eqz(name, f->peers[i]->name))
             return f->peers[i];
-        if (!f->peers[i]->is_out && !f->peers[i]->n_waiting)
+        if (!f->peers[i]->is_out && !has_something(f->peers[i]))
             p = f->peers[i];
     }
     if (f->n < VIEW_MEMBERS_MAX) {
@@ -107,6 +111,24 @@ void forward_add(struct forward *f, const struct hint *h)
              h->shard, h->lane, h->id, h->attempt, h->next_attempt_time);
 }
 
+void forward_services(struct forward *f)
+{
+    struct node *n = f->node;
+    struct members_snapshot view;
+
+    if (!n->cfg->cluster_secret || !n->members || members_snapshot(n->members, &view))
+        return;
+    for (size_t i = 0; i < view.n; i++) {
+        struct str name = str_from(view.members[i].name);
+        struct peer *p = str_eqz(name, n->cfg->node_name) ? NULL : peer_of(f, name);
+
+        if (p)
+            p->services = true;
+    }
+    free(view.members);
+    forward_flush(f);
+}
+
 /* ---- Calls --------------------------------------------------------------------------------- */
 
 static void peer_send(struct peer *p);
@@ -119,7 +141,7 @@ static void on_done(struct dispatch_request *r)
     p->is_out = false;
     if (r->answer.http_status != 204)
         counter_add(&n->counters.hints_failed, 1);
-    if (p->n_waiting)
+    if (has_something(p))
         peer_send(p);
 }
 
@@ -152,10 +174,11 @@ static void peer_send(struct peer *p)
     buf_clear(&p->body);
     buf_addz(&p->body, "{\"hints\":[");
     buf_adds(&p->body, buf_str(&p->waiting));
-    buf_addz(&p->body, "]}");
+    buf_addz(&p->body, p->services ? "],\"services\":true}" : "]}");
     ok = address && buf_ok(&p->waiting) && buf_ok(&p->body) && !put_url(p, address);
     buf_clear(&p->waiting);
     p->n_waiting = 0;
+    p->services = false;
     if (!ok) {
         counter_add(&n->counters.hints_failed, 1);
         return;
@@ -173,7 +196,7 @@ static void peer_send(struct peer *p)
 void forward_flush(struct forward *f)
 {
     for (size_t i = 0; i < f->n; i++) {
-        if (f->peers[i]->n_waiting && !f->peers[i]->is_out)
+        if (has_something(f->peers[i]) && !f->peers[i]->is_out)
             peer_send(f->peers[i]);
     }
 }

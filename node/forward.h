@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hints about tasks that other members own: they go to their owners over HTTP, batched and best
- * effort. Without cluster.secret none do. All but forward_verify belong to the main loop's thread.
- */
+/* Hints to other members, over HTTP, batched and best effort: to their owners about near tasks, to
+ * all when job_service or job_instance has changed. Without cluster.secret there are none. All but
+ * forward_verify belong to the main loop's thread. */
 #ifndef JF_NODE_FORWARD_H
 #define JF_NODE_FORWARD_H
 
@@ -15,6 +15,8 @@ MUST_CHECK int forward_new(struct node *n, struct forward **ret); /* Errors: ERR
 void forward_free(struct forward *f); /* after the dispatcher; NULL is accepted */
 
 void forward_add(struct forward *f, const struct hint *hint); /* copied */
+/* To all members that live: read the services and their instances now. Sends. */
+void forward_services(struct forward *f);
 void forward_flush(struct forward *f); /* sends what was added, at the end of a batch */
 
 /* Whether a member of the cluster has signed this body within the last minute. From any thread. */

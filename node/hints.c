@@ -12,6 +12,7 @@ struct hint_mail {
     struct mail mail;
     struct node *node;
     bool forwarded; /* by another member: goes no further */
+    bool services;  /* have changed */
     size_t n;
     size_t cap;
     char *text; /* where the next service's name goes, behind the hints */
@@ -24,7 +25,7 @@ static void on_hints(struct mail *m)
     struct hint_mail *h = (struct hint_mail *)m;
     struct node *n = h->node;
     wall_ms now = store_clock_now(&n->clock);
-    bool unknown = false;
+    bool unknown = h->services;
 
     for (size_t i = 0; i < h->n; i++) {
         switch (sched_hint(n->sched, now, &h->hints[i])) {
@@ -110,6 +111,7 @@ static struct hint_mail *hint_mail_new(struct node *n, bool forwarded, size_t n_
     h->mail.on_delivery = on_hints;
     h->node = n;
     h->forwarded = forwarded;
+    h->services = false;
     h->n = 0;
     h->cap = n_hints;
     h->text = (char *)&h->hints[n_hints];
@@ -165,7 +167,7 @@ static struct hint_mail *hints_build(struct node *n, struct walk w)
     return h;
 }
 
-bool node_take_hints(struct node *n, const struct hint *hints, size_t n_hints)
+bool node_take_hints(struct node *n, const struct hint *hints, size_t n_hints, bool services)
 {
     struct hint_mail *h;
     size_t text = 0;
@@ -177,6 +179,8 @@ bool node_take_hints(struct node *n, const struct hint *hints, size_t n_hints)
     h = hint_mail_new(n, true, n_hints, text);
     for (size_t i = 0; h && i < n_hints; i++)
         hint_mail_add(h, &hints[i]);
+    if (h)
+        h->services = services;
     return hint_mail_post(h);
 }
 

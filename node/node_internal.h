@@ -92,8 +92,9 @@ void delivery_free(struct delivery *d);
 void deliver_log_end(struct node *n, const struct flight *f, const struct finish_item *item);
 
 /* hints.c: store threads and API threads talk to the loop. */
-/* From any thread: hints of another member, copied. False: there are too many. */
-bool node_take_hints(struct node *n, const struct hint *hints, size_t n_hints);
+/* From any thread: hints of another member, copied; `services` and their instances are to be read
+ * too. False: there are too many. */
+bool node_take_hints(struct node *n, const struct hint *hints, size_t n_hints, bool services);
 void node_on_committed(void *ctx, struct store_op *const *ops, size_t n);
 void node_on_state(void *ctx, bool up, const char *text);
 void node_on_warning(void *ctx, const char *text);

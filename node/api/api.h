@@ -57,8 +57,9 @@ struct api_env {
     int (*cluster)(void *ctx, struct str service_name, struct buf *dst);
     /* Whether a member of the cluster has signed this body. */
     bool (*is_member)(void *ctx, struct str stamp, struct str signature, struct str body);
-    /* Hints of another member; borrowed for the call. False: there are too many. */
-    bool (*hints)(void *ctx, const struct hint *hints, size_t n);
+    /* Hints of another member, borrowed for the call; `services`: those have changed. False: there
+     * are too many. */
+    bool (*hints)(void *ctx, const struct hint *hints, size_t n, bool services);
     /* This node gives up what it owns, or takes part again, soon after. False: it is stopping. */
     bool (*drain)(void *ctx, bool drain);
     /* The rules for a service's settings. Errors: ERR_INVALID, with what is allowed; ERR_NOMEM;

@@ -184,6 +184,7 @@ static void take_hints(struct api_call *c, struct problem *p)
 {
     const struct api_env *env = &c->api->env;
     uint32_t list = json_find(&c->loop->doc, 0, "hints");
+    uint32_t services = json_find(&c->loop->doc, 0, "services");
     struct hint *hints = NULL;
     bool ok = false;
 
@@ -191,9 +192,11 @@ static void take_hints(struct api_call *c, struct problem *p)
         c->loop->doc.tokens[list].n > HINTS_MAX)
         problem_set(p, PROBLEM_INVALID_FIELD, "hints", "hints has to be an array of at most %d",
                     HINTS_MAX);
+    else if (services && c->loop->doc.tokens[services].type != JSON_TRUE)
+        problem_set(p, PROBLEM_INVALID_FIELD, "services", "services has to be true, or left out");
     else if (!read_hints(c, list, &hints, p))
         ok = false;
-    else if (!env->hints(env->ctx, hints, c->loop->doc.tokens[list].n))
+    else if (!env->hints(env->ctx, hints, c->loop->doc.tokens[list].n, services))
         problem_set(p, PROBLEM_OVERLOADED, NULL, "too many hints are on their way already");
     else
         ok = true;

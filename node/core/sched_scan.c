@@ -77,10 +77,13 @@ static int64_t scan_interval(const struct sched *s)
     return s->cfg.scan_interval_ms < half ? s->cfg.scan_interval_ms : half;
 }
 
-/* At instants that all lanes share, so that one statement reads many of them whenever they came. */
+/* At instants that all lanes share, so that one statement reads many of them whenever they came; each
+ * node at its own, so that the database does not hear from all of them at once. */
 static wall_ms next_round(const struct sched *s, int64_t interval_ms)
 {
-    return s->now - s->now % interval_ms + interval_ms;
+    wall_ms phase = (wall_ms)(hash_bytes(s->cfg.node, 0) % (uint64_t)interval_ms);
+
+    return s->now - (s->now - phase) % interval_ms + interval_ms;
 }
 
 /* Fills the key of the lane's next scan. Returns false when there is nothing to read now. */

@@ -8,6 +8,9 @@
 
 #define SERVICE_SHARDS_MAX 256
 
+/* How due tasks reach the service: one request each, many in one, or leased by its workers. */
+enum delivery_mode { DELIVERY_PUSH, DELIVERY_BATCH, DELIVERY_PULL };
+
 struct service {
     struct str name;
     struct str base_url; /* absent: from the URL template */
@@ -18,10 +21,17 @@ struct service {
     int32_t concurrency; /* 0 = the node's default */
     int32_t timeout_ms;  /* 0 = the node's default */
     uint32_t lanes;      /* bit l: lane l (0 to 9) was ever used; lane l + 10 may be */
+    enum delivery_mode delivery;
+    int32_t batch_size;    /* most tasks of one request; these two: 0 where not BATCH */
+    int32_t batch_wait_ms; /* how long the first task of a request waits for others */
     bool paused;
     int64_t version; /* grows with each change */
     wall_ms created_at;
     wall_ms updated_at;
 };
+
+const char *delivery_mode_name(enum delivery_mode m); /* "push", … */
+/* False when there is no such mode. */
+bool delivery_mode_parse(struct str s, enum delivery_mode *ret);
 
 #endif

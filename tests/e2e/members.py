@@ -20,6 +20,8 @@ from cluster import Etcd  # noqa: E402  pylint: disable=wrong-import-position,im
 
 TTL_S = 2
 NAMES = ("node-a", "node-b", "node-c")
+PAUSES = 4
+REFRESH_MS = 5000    # between a node's own looks at the services
 SERVICES = [f"svc-{i}" for i in range(12)]
 ENV = {"JOBFLOW_CLUSTER_TTL": f"{TTL_S}s", "JOBFLOW_CLUSTER_SECRET": "a secret of this test only",
        # Far apart: what comes sooner came by a hint.
@@ -173,6 +175,23 @@ def explain_names_the_owner(stage):
         equal((answer["owner"], answer["gate"]), (owner, "time"), f"explained by {name}")
 
 
+def a_pause_reaches_all_nodes_at_once(stage):
+    """Each reads the services every 5 s by itself: without being told, a change takes 3 s or so."""
+    service = stage.foreign("node-a")
+    stage.nodes["node-a"].submit("paused", service, delay="1h")
+    started = now_ms()
+    for verb, gate in (("pause", "paused"), ("resume", "time")) * PAUSES:
+        equal(stage.nodes["node-a"].client.post(f"/api/services/{service}/{verb}").status, 200, verb)
+        for name in NAMES:
+            client = stage.nodes[name].client
+            wait_until(lambda c=client, g=gate:
+                       c.get("/api/delay-tasks/paused/explain").body["gate"] == g,
+                       20, f"{name} knows of the {verb}")
+    took = now_ms() - started
+    lib.diagnose(f"{2 * PAUSES} changes were known everywhere after {took} ms")
+    check(took < 2 * PAUSES * REFRESH_MS / 4, f"that took {took} ms")
+
+
 def a_lost_etcd_hands_over_to_the_rows(stage):
     service = stage.foreign("node-a")
     stage.etcd.kill9()
@@ -233,6 +252,7 @@ CASES = (
     a_second_process_of_a_name_waits,
     drain_and_resume,
     explain_names_the_owner,
+    a_pause_reaches_all_nodes_at_once,
     a_lost_etcd_hands_over_to_the_rows,
     a_node_cut_off_from_the_database_is_taken_over_from,
     sigterm_leaves_at_once,

@@ -95,6 +95,10 @@ static void test_hints(void **state)
     assert_int_equal(f.last_hint.attempt, 2);
     assert_true(f.last_hint.id == INT64_C(9007199254740993));
     assert_true(f.last_hint.next_attempt_time == INT64_C(1900000000000));
+    assert_int_equal(atomic_load(&f.n_services_hints), 0);
+    free(expect_call(&f, "POST", SIGNED, "{\"hints\":[],\"services\":true}", 204));
+    assert_int_equal(atomic_load(&f.n_hints), 2);
+    assert_int_equal(atomic_load(&f.n_services_hints), 1);
 }
 
 static void test_bad_hints(void **state)
@@ -106,6 +110,8 @@ static void test_bad_hints(void **state)
         {"{}", "hints"},
         {"{\"hints\":{}}", "hints"},
         {HINTS("7"), "hints"},
+        {"{\"hints\":[],\"services\":false}", "services"},
+        {"{\"hints\":[],\"services\":1}", "services"},
         {HINTS("{}"), "serviceName"},
         {HINTS(HINT(",\"lane\":5")), "hints"}, /* twice */
         {HINTS(HINT(",\"x\":5")), "x"},

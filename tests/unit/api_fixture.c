@@ -91,12 +91,13 @@ static bool is_member(void *ctx, struct str stamp, struct str signature, struct 
     return str_eqz(stamp, "7") && str_eqz(signature, "v1,a+/=");
 }
 
-static bool hints(void *ctx, const struct hint *list, size_t n)
+static bool hints(void *ctx, const struct hint *list, size_t n, bool services)
 {
     struct api_fixture *f = ctx;
     if (n)
         f->last_hint = list[n - 1];
     atomic_fetch_add(&f->n_hints, (int)n);
+    atomic_fetch_add(&f->n_services_hints, services);
     return n < 1000;
 }
 

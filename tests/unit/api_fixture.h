@@ -58,6 +58,7 @@ struct api_fixture {
     struct counters counters;
     atomic_bool drains;
     atomic_int n_hints;
+    atomic_int n_services_hints;
     struct hint last_hint;
     struct retry_policy policies[2];
     struct retry_policies all_policies;
