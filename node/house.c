@@ -53,6 +53,7 @@ struct house {
     struct call_instance_list instances;
     struct call_instance_purge expired;
     struct call_node_beat beat;
+    struct call_node_beat last_beat; /* of leaving: another may still be out */
     mono_ms beat_asked_at;
     mono_ms back_until; /* the database was away not long ago: expired instances count */
     struct call_purge purge;
@@ -246,17 +247,19 @@ static void on_purged(struct mail *m)
     job_done(h, JOB_PURGE, h->purge_after ? HOUSE_PURGE_STEP_MS : n->cfg->retention_interval_ms);
 }
 
-static void beat_post(struct house *h, enum member_state state)
+static void on_last_beat(struct mail *m)
 {
-    struct node *n = h->node;
+    (void)m; /* nobody waits for it */
+}
 
-    h->out[JOB_BEAT] = true;
-    h->beat.name = str_from(n->cfg->node_name);
-    h->beat.epoch = n->epoch;
-    h->beat.state = state;
-    h->beat.ttl_ms = n->cfg->ttl_ms;
-    h->beat_asked_at = clock_mono();
-    node_call(n, &h->beat.call, CALL_NODE_BEAT, on_beat);
+static void beat_post(struct node *n, struct call_node_beat *beat, enum member_state state,
+                      void (*on_done)(struct mail *m))
+{
+    beat->name = str_from(n->cfg->node_name);
+    beat->epoch = n->epoch;
+    beat->state = state;
+    beat->ttl_ms = n->cfg->ttl_ms;
+    node_call(n, &beat->call, CALL_NODE_BEAT, on_done);
 }
 
 static void job_post(struct house *h, enum job job)
@@ -271,6 +274,7 @@ static void job_post(struct house *h, enum job job)
         h->start.address = str_from(n->advertise);
         h->start.version = STR(JF_VERSION);
         h->start.hash_version = OWNERSHIP_HASH_VERSION;
+        h->start.forget_ms = n->cfg->failed_retention_ms;
         node_call(n, &h->start.call, CALL_NODE_START, on_started);
         break;
     case JOB_CLOCK:
@@ -289,7 +293,8 @@ static void job_post(struct house *h, enum job job)
         node_call(n, &h->expired.call, CALL_INSTANCE_PURGE, on_expired);
         break;
     case JOB_BEAT:
-        beat_post(h, members_state(n->members));
+        h->beat_asked_at = clock_mono();
+        beat_post(n, &h->beat, members_state(n->members), on_beat);
         break;
     case JOB_PURGE:
         h->purge.history_before = now - n->cfg->history_retention_ms;
@@ -345,6 +350,7 @@ void house_free(struct house *h)
     if (h->timer)
         event_free(h->timer);
     free(h->beat.members);
+    free(h->last_beat.members);
     free(h->services.services);
     free(h->instances.instances);
     free(h);
@@ -385,8 +391,8 @@ void house_leave(struct house *h)
 {
     struct node *n = h->node;
 
-    if (n->epoch && !h->out[JOB_BEAT] && store_is_up(n->store))
-        beat_post(h, MEMBER_LEFT);
+    if (n->epoch && store_is_up(n->store))
+        beat_post(n, &h->last_beat, MEMBER_LEFT, on_last_beat);
 }
 
 /* ---- The log line of a rescue -------------------------------------------------------------- */

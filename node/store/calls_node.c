@@ -19,6 +19,37 @@ static int on_node(void *ctx, const struct sql_value *row)
     return 0;
 }
 
+static int on_name(void *ctx, const struct sql_value *row)
+{
+    (void)member_set_text(ctx, MEMBER_NAME_MAX + 1, row[0].s);
+    return 0;
+}
+
+/* By its key alone, and only if it is still silent: others may delete or renew it meanwhile. */
+static int forget_silent(struct sql *db, const struct call_node_start *c, struct err *err)
+{
+    static const char find[] =
+        "SELECT name FROM job_node WHERE heartbeat_at < ? ORDER BY heartbeat_at LIMIT 1";
+    static const char forget[] = "DELETE FROM job_node WHERE name = ? AND heartbeat_at < ?";
+    char name[MEMBER_NAME_MAX + 1] = "";
+    wall_ms now;
+    int rc = sql_now(db, &now, err);
+
+    if (!rc)
+        rc = sql_run(db,
+                     &(struct sql_query){.text = find,
+                                         SQL_PARAMS(sql_time(now - c->forget_ms)),
+                                         .on_row = on_name,
+                                         .ctx = name},
+                     err);
+    if (rc || !*name)
+        return rc;
+    return sql_run(db,
+                   &(struct sql_query){.text = forget,
+                                       SQL_PARAMS(sql_textz(name), sql_time(now - c->forget_ms))},
+                   err);
+}
+
 int call_node_start(struct sql *db, struct call_node_start *c, struct err *err)
 {
     static const char insert[] =
@@ -48,12 +79,13 @@ int call_node_start(struct sql *db, struct call_node_start *c, struct err *err)
     c->epoch++;
     if (created)
         c->last_seen = WALL_NONE;
-    return sql_run(db,
-                   &(struct sql_query){.text = update,
-                                       SQL_PARAMS(sql_int(c->epoch), sql_text(c->address),
-                                                  sql_text(c->version), sql_int(c->hash_version),
-                                                  sql_text(c->name))},
-                   err);
+    rc = sql_run(db,
+                 &(struct sql_query){.text = update,
+                                     SQL_PARAMS(sql_int(c->epoch), sql_text(c->address),
+                                                sql_text(c->version), sql_int(c->hash_version),
+                                                sql_text(c->name))},
+                 err);
+    return rc || !c->forget_ms ? rc : forget_silent(db, c, err);
 }
 
 static int on_member(void *ctx, const struct sql_value *row)

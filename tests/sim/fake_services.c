@@ -285,6 +285,18 @@ static struct fake_node *node_find(struct fake_db *db, struct str name)
     return NULL;
 }
 
+static void forget_silent(struct fake_db *db, wall_ms before)
+{
+    struct fake_node *first = &db->nodes[0];
+
+    for (size_t i = 1; i < db->n_nodes; i++) {
+        if (db->nodes[i].last_seen < first->last_seen)
+            first = &db->nodes[i];
+    }
+    if (first->last_seen < before)
+        *first = db->nodes[--db->n_nodes];
+}
+
 int fake_node_start(struct fake_db *db, struct call_node_start *c)
 {
     struct fake_node *node = node_find(db, c->name);
@@ -303,6 +315,8 @@ int fake_node_start(struct fake_db *db, struct call_node_start *c)
     node->hash_version = c->hash_version;
     (void)member_set_text(node->address, sizeof(node->address), c->address);
     (void)member_set_text(node->version, sizeof(node->version), c->version);
+    if (c->forget_ms)
+        forget_silent(db, fake_now(db) - c->forget_ms);
     return 0;
 }
 

@@ -73,6 +73,9 @@ static void assert_same_settings(const struct service *a, const struct service *
     assert_int_equal(a->shards, b->shards);
     assert_int_equal(a->concurrency, b->concurrency);
     assert_int_equal(a->timeout_ms, b->timeout_ms);
+    assert_int_equal(a->delivery, b->delivery);
+    assert_int_equal(a->batch_size, b->batch_size);
+    assert_int_equal(a->batch_wait_ms, b->batch_wait_ms);
 }
 
 static void test_put_creates_and_replaces(struct world *w)
@@ -83,7 +86,11 @@ static void test_put_creates_and_replaces(struct world *w)
                                  .policy = STR("patient"),
                                  .shards = 4,
                                  .concurrency = 64,
-                                 .timeout_ms = 30000};
+                                 .timeout_ms = 30000,
+                                 .delivery = DELIVERY_BATCH,
+                                 .batch_size = 1000,
+                                 .batch_wait_ms = 7};
+    const struct service pulled = {.name = STR("pulled"), .shards = 1, .delivery = DELIVERY_PULL};
     const struct service bare = {.name = STR("orders"), .shards = 2};
     const struct service *s;
     int64_t version;
@@ -109,6 +116,8 @@ static void test_put_creates_and_replaces(struct world *w)
     assert_true(s->version > version);
     assert_true(s->created_at == created_at);
     assert_int_equal(services(w).n, 1);
+    (void)put_service(w, &pulled, true);
+    assert_same_settings(service(w, "pulled"), &pulled);
 }
 
 static void test_put_keeps_what_tasks_and_people_set(struct world *w)
@@ -140,6 +149,7 @@ static void test_a_submission_makes_its_service_known(struct world *w)
     assert_int_equal(s->shards_seen, 1);
     assert_int_equal(s->concurrency, 0);
     assert_int_equal(s->timeout_ms, 0);
+    assert_int_equal(s->delivery, DELIVERY_PUSH);
     assert_null(s->base_url.p);
     version = s->version;
     t = draft(w, "b");
@@ -196,7 +206,11 @@ static void test_services_of_one_batch(struct world *w)
 
 static void test_pause_and_resume(struct world *w)
 {
-    const struct service in = {.name = STR("svc"), .shards = 1, .concurrency = 3};
+    const struct service in = {.name = STR("svc"),
+                               .shards = 1,
+                               .concurrency = 3,
+                               .delivery = DELIVERY_BATCH,
+                               .batch_size = 2};
     const struct service *s = put_service(w, &in, true);
     int64_t version = s->version;
 
@@ -359,6 +373,31 @@ static void test_beats(struct world *w)
     assert_int_equal(beat(w, "nobody", 1, MEMBER_ACTIVE), ERR_CONFLICT);
 }
 
+static void test_a_start_forgets_a_silent_node(struct world *w)
+{
+    struct call_node_start c = {.name = STR("node-c"),
+                                .address = STR("127.0.0.1:7070"),
+                                .version = STR("0.1.0"),
+                                .forget_ms = SHORT_TTL_MS};
+    struct call_node_start a = start_node(w, "node-a");
+    struct call_node_beat seen;
+
+    (void)start_node(w, "node-b");
+    world_wait_past(w, world_now(w) + 1);
+    assert_int_equal(beat(w, "node-a", a.epoch, MEMBER_ACTIVE), 0); /* node-b is silent longest */
+    c.forget_ms = 600000;
+    assert_int_equal(call(w, &c.call, CALL_NODE_START), 0);
+    world_wait_past(w, world_now(w) + SHORT_TTL_MS);
+    c.forget_ms = SHORT_TTL_MS;
+    assert_int_equal(call(w, &c.call, CALL_NODE_START), 0);
+    assert_int_equal(beat_into(w, &seen, "node-c", c.epoch, MEMBER_ACTIVE, 600000), 0);
+    assert_int_equal(seen.n, 2);
+    assert_non_null(member_of(&seen, "node-a"));
+    assert_null(member_of(&seen, "node-b"));
+    free(seen.members);
+    assert_int_equal(beat(w, "node-b", 1, MEMBER_ACTIVE), ERR_CONFLICT);
+}
+
 static const struct test_case cases[] = {
     {"service: put creates and replaces", test_put_creates_and_replaces, 0},
     {"service: put keeps pause, lanes and shards seen", test_put_keeps_what_tasks_and_people_set,
@@ -372,6 +411,7 @@ static const struct test_case cases[] = {
     {"node: epochs ascend", test_epochs_ascend, 0},
     {"node: beats", test_beats, 0},
     {"node: beats tell of the members", test_beats_tell_of_members, 0},
+    {"node: a start forgets a silent one", test_a_start_forgets_a_silent_node, 0},
 };
 
 const struct case_list service_cases = CASE_LIST(cases);
