@@ -6,17 +6,20 @@
 /* Of a full batch: so many rows or bytes are worth a second thread at once. */
 #define WORTH_A_THREAD 4
 
-static bool call_only_reads(const struct store_call *call)
+static enum lane call_lane(const struct store_call *call)
 {
     switch (call->what) {
+    case CALL_NODE_START:
+    case CALL_NODE_BEAT:
+        return LANE_NODE;
     case CALL_GET:
     case CALL_LIST:
     case CALL_SERVICE_LIST:
     case CALL_INSTANCE_LIST:
     case CALL_CLOCK:
-        return true;
+        return LANE_READ;
     default:
-        return false;
+        return LANE_CALL;
     }
 }
 
@@ -34,7 +37,7 @@ enum lane op_lane(const struct store_op *op)
     case STORE_SCAN:
         return LANE_SCAN;
     case STORE_CALL:
-        return call_only_reads((const struct store_call *)op) ? LANE_READ : LANE_CALL;
+        return call_lane((const struct store_call *)op);
     default:
         assert(!"unknown kind of operation");
         return LANE_NONE;

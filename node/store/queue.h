@@ -3,8 +3,9 @@
  * lane. Pure bookkeeping: the caller holds the lock. Operations are linked through `next`.
  *
  * A lane is a kind of operation; calls that only read have one of their own, since with a
- * one-writer database another thread serves them. The lanes stand in the order in which a thread
- * goes round, so that none starves.
+ * one-writer database another thread serves them, and so have heartbeats, which a crowd of calls
+ * must not hold up until others take the node for dead. The lanes stand in the order in which a
+ * thread goes round, so that none starves.
  *
  * Group commit grows by itself: while a batch of a lane runs, a small number of operations waits
  * for it to end instead of occupying a second thread. */
@@ -14,6 +15,7 @@
 #include "node/core/storecall.h"
 
 enum lane {
+    LANE_NODE,
     LANE_FINISH,
     LANE_CLAIM,
     LANE_CALL,

@@ -50,7 +50,7 @@ static void test_lanes(void **state)
     } calls[] = {
         {CALL_GET, LANE_READ},           {CALL_LIST, LANE_READ},
         {CALL_SERVICE_LIST, LANE_READ},  {CALL_CLOCK, LANE_READ},
-        {CALL_MOVE, LANE_CALL},          {CALL_NODE_BEAT, LANE_CALL},
+        {CALL_MOVE, LANE_CALL},          {CALL_NODE_BEAT, LANE_NODE},
         {CALL_ALERT_LIST, LANE_CALL},    {CALL_PURGE, LANE_CALL},
         {CALL_EXTEND, LANE_CALL},        {CALL_SERVICE_PUT, LANE_CALL},
         {CALL_INSTANCE_LIST, LANE_READ}, {CALL_INSTANCE_PUT, LANE_CALL},
@@ -220,6 +220,24 @@ static void test_unbatched_leave_one_thread(void **state)
     assert_int_equal(queue_pick(&q, LANES_ALL, LANE_SCAN), LANE_NONE);
 }
 
+static void test_calls_do_not_hold_up_heartbeats(void **state)
+{
+    struct store_call extend = {.op.kind = STORE_CALL, .what = CALL_EXTEND};
+    struct store_call beat = {.op.kind = STORE_CALL, .what = CALL_NODE_BEAT};
+    struct store_call more[3];
+
+    (void)state;
+    add(&extend.op);
+    for (int i = 0; i < 3; i++) {
+        more[i] = extend;
+        add(&more[i].op);
+    }
+    add(&beat.op);
+    (void)queue_take(&q, LANE_CALL);
+    assert_int_equal(queue_pick(&q, LANES_ALL, LANE_CALL), LANE_NODE);
+    assert_ptr_equal(queue_take(&q, LANE_NODE), &beat.op);
+}
+
 static void test_last_thread_prefers_other_kinds(void **state)
 {
     struct submit_op ops[3] = {submit(8, 0), submit(8, 0), submit(8, 0)};
@@ -305,6 +323,7 @@ int main(void)
         cmocka_unit_test_setup(test_many_bytes_are_worth_a_thread, setup),
         cmocka_unit_test_setup(test_one_wake_up_for_a_burst, setup),
         cmocka_unit_test_setup(test_unbatched_leave_one_thread, setup),
+        cmocka_unit_test_setup(test_calls_do_not_hold_up_heartbeats, setup),
         cmocka_unit_test_setup(test_last_thread_prefers_other_kinds, setup),
         cmocka_unit_test_setup(test_draining_waits_for_nothing, setup),
         cmocka_unit_test_setup(test_put_back_keeps_the_order, setup),
