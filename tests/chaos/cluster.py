@@ -139,11 +139,10 @@ class Member(lib.Node):
 
     def set_clock(self, offset):
         """For the next start: None, or what libfaketime takes, such as +2h."""
-        for name in ("LD_PRELOAD", "FAKETIME", "DONT_FAKE_MONOTONIC", "FAKETIME_DISABLE_SHM"):
+        for name in fake_clock(""):
             self.env.pop(name, None)
         if offset:
-            self.env.update(LD_PRELOAD=faketime(), FAKETIME=offset, DONT_FAKE_MONOTONIC="1",
-                            FAKETIME_DISABLE_SHM="1")
+            self.env.update(fake_clock(offset))
 
     def pause(self):
         self.process.send_signal(signal.SIGSTOP)
@@ -173,6 +172,12 @@ def faketime():
     if not found:
         raise lib.NotHere("libfaketime is not installed")
     return str(found[0])
+
+
+def fake_clock(offset):
+    """The environment of a process whose wall clock is off: by what libfaketime takes, such as +2h."""
+    return {"LD_PRELOAD": faketime(), "FAKETIME": offset, "DONT_FAKE_MONOTONIC": "1",
+            "FAKETIME_DISABLE_SHM": "1"}
 
 
 class Cluster:
