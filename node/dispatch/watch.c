@@ -4,7 +4,8 @@
  * Between two requests on a connection libcurl ends the watch and begins a new one. Here the event
  * stays in the loop meanwhile, which saves two system calls per request: if something happens that
  * nobody wants, or when the socket is closed, it goes. This needs to know of the close, so it is
- * done for the sockets that on_open_socket made only; the resolver's are closed behind our back. */
+ * done only for sockets that on_open_socket made and that a request has gone out on: the resolver's,
+ * and those on which connecting failed or took too long, are closed behind our back (7.88). */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,16 +124,17 @@ int watch_on_close(void *ctx, curl_socket_t fd)
 int watch_on_change(CURL *easy, curl_socket_t fd, int what, void *ctx, void *unused)
 {
     struct dispatch *d = ctx;
+    struct dispatch_slot *s = NULL;
     struct watch *w = watch_get(d, fd);
     short events =
         (short)((what & CURL_POLL_IN ? EV_READ : 0) | (what & CURL_POLL_OUT ? EV_WRITE : 0));
 
-    (void)easy;
     (void)unused;
     if (!w)
         return 0;
+    (void)curl_easy_getinfo(easy, CURLINFO_PRIVATE, &s); /* NULL: libcurl's own handle */
     w->is_wanted = what != CURL_POLL_REMOVE;
-    if (w->is_wanted ? w->events == events : w->is_ours)
+    if (w->is_wanted ? w->events == events : w->is_ours && s && s->left_us)
         return 0;
     watch_end(w);
     if (!w->is_wanted)

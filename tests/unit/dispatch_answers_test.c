@@ -164,33 +164,88 @@ static void on_make_room(evutil_socket_t listener, short events, void *ctx)
     }
 }
 
+/* A listener that no more connections get to. */
+struct full_listener {
+    int fd;
+    int fds[FILLERS];
+    char url[64];
+};
+
+static void full_listener_open(struct full_listener *l)
+{
+    struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(in);
+
+    l->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    assert_int_equal(bind(l->fd, (struct sockaddr *)&in, len), 0);
+    assert_int_equal(listen(l->fd, 0), 0);
+    assert_int_equal(getsockname(l->fd, (struct sockaddr *)&in, &len), 0);
+    fill(&in, l->fds);
+    (void)snprintf(l->url, sizeof(l->url), "http://127.0.0.1:%u/", (unsigned)ntohs(in.sin_port));
+}
+
+static void full_listener_close(struct full_listener *l)
+{
+    for (size_t i = 0; i < FILLERS; i++)
+        close(l->fds[i]);
+    close(l->fd);
+}
+
 /* Given back without a try used up, it would be the same again for ever. */
 static void test_fence_that_passes_while_connecting(void **state)
 {
     struct fixture *f = *state;
-    struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof(in);
     struct timeval soon = {.tv_usec = 200000};
-    int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
-    int fds[FILLERS];
+    struct full_listener l;
     struct call c;
-    char url[64];
 
-    assert_int_equal(bind(listener, (struct sockaddr *)&in, len), 0);
-    assert_int_equal(listen(listener, 0), 0);
-    assert_int_equal(getsockname(listener, (struct sockaddr *)&in, &len), 0);
-    fill(&in, fds);
-    (void)snprintf(url, sizeof(url), "http://127.0.0.1:%u/", (unsigned)ntohs(in.sin_port));
-    prepare_url(&c, f, url);
+    full_listener_open(&l);
+    prepare_url(&c, f, l.url);
     c.r.send_by = clock_mono() + 100;
-    struct event *room = event_new(f->base, listener, EV_TIMEOUT, on_make_room, NULL);
+    struct event *room = event_new(f->base, l.fd, EV_TIMEOUT, on_make_room, NULL);
     assert_int_equal(event_add(room, &soon), 0);
     run(&c);
     assert_failed(&c, "in time for its claim");
     event_free(room);
-    for (size_t i = 0; i < FILLERS; i++)
-        close(fds[i]);
-    close(listener);
+    full_listener_close(&l);
+}
+
+static void on_byte(evutil_socket_t fd, short what, void *ctx)
+{
+    char byte;
+
+    (void)what;
+    assert_int_equal(read(fd, &byte, 1), 1);
+    (void)event_base_loopbreak(ctx);
+}
+
+/* libcurl closes such a socket without a word. Who gets its number next must not meet the watch that
+ * was kept on it. */
+static void test_connecting_that_takes_too_long_leaves_nothing(void **state)
+{
+    struct fixture *f = *state;
+    struct full_listener l;
+    struct call c;
+    int pair[2];
+
+    full_listener_open(&l);
+    prepare_url(&c, f, l.url);
+    c.r.timeout_ms = 100;
+    run(&c);
+    full_listener_close(&l);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+    for (int i = 0; i < 2; i++) {
+        struct event *e = event_new(f->base, pair[i], EV_READ, on_byte, f->base);
+
+        assert_int_equal(event_add(e, NULL), 0);
+        assert_int_equal(write(pair[1 - i], "x", 1), 1);
+        assert_int_equal(event_base_dispatch(f->base), 0);
+        event_free(e);
+    }
+    close(pair[0]);
+    close(pair[1]);
+    dispatch_free(f->d);
+    f->d = NULL;
 }
 
 int main(void)
@@ -206,6 +261,7 @@ int main(void)
         FIXTURE(test_two_lengths),
         FIXTURE(test_words_that_nobody_asked_for),
         FIXTURE(test_fence_that_passes_while_connecting),
+        FIXTURE(test_connecting_that_takes_too_long_leaves_nothing),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
