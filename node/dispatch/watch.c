@@ -4,8 +4,9 @@
  * Between two requests on a connection libcurl ends the watch and begins a new one. Here the event
  * stays in the loop meanwhile, which saves two system calls per request: if something happens that
  * nobody wants, or when the socket is closed, it goes. This needs to know of the close, so it is
- * done only for sockets that on_open_socket made and that a request has gone out on: the resolver's,
- * and those on which connecting failed or took too long, are closed behind our back (7.88). */
+ * done only for sockets that on_open_socket made and that a request has gone out on: the
+ * resolver's, and those on which connecting failed or took too long, are closed behind our back
+ * (7.88). */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>

@@ -126,6 +126,9 @@ def no_node_ended_by_itself(c):
     for node in c.cluster.nodes:
         node.note_exit()
         equal(node.exits, [], f"ends of {node.name}")
+    wrong = [(fault.name, fault.node, fault.seen["exit status"]) for fault in c.run.done
+             if fault.seen.get("exit status")]
+    equal(wrong, [], "exit statuses that are not 0")
 
 
 def the_fence_was_needed(c):

@@ -110,11 +110,11 @@ def graceful(_run, node, hold):
 
 def clock(_run, node, hold):
     """The node's wall clock is two hours off, in either direction, until its next such restart."""
-    node.terminate()
+    status = node.terminate()
     node.set_clock("-2h" if node.env.get("FAKETIME") == "+2h" else "+2h")
     node.start(ready=False)
     pause(hold)
-    return {"clock": node.env["FAKETIME"]}
+    return {"clock": node.env["FAKETIME"], "exit status": status}
 
 
 def drain(_run, node, hold):

@@ -219,8 +219,8 @@ static void on_byte(evutil_socket_t fd, short what, void *ctx)
     (void)event_base_loopbreak(ctx);
 }
 
-/* libcurl closes such a socket without a word. Who gets its number next must not meet the watch that
- * was kept on it. */
+/* libcurl closes such a socket without a word. Who gets its number next must not meet the watch
+ * that was kept on it. */
 static void test_connecting_that_takes_too_long_leaves_nothing(void **state)
 {
     struct fixture *f = *state;
