@@ -343,7 +343,9 @@ class Books:
                 if before:
                     answer = self.answers.get(before.number)
                     served = served or bool(answer) and answer[1] < 300
-                if served:
+                if served and request.attempt < before.attempt:
+                    causes["stood still on its way"] += 1
+                elif served:
                     failed = row and self.failed[row.id].get(before.attempt)
                     causes[failed.outcome if failed else "none"] += 1
         return causes
