@@ -10,6 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/bench/message.h"
+
+#define READ_MAX (256 * 1024)
+
 struct client {
     struct bufferevent *bev;
     client_next *next;
@@ -33,41 +37,21 @@ static void send_next(struct client *c, int status, struct str body)
         die("cannot write");
 }
 
-/* Returns the length of the whole answer in `data`, or 0 while it is incomplete. */
-static size_t answer_parse(const char *data, size_t len, int *ret_status, struct str *ret_body)
-{
-    static const char mark[] = "Content-Length:";
-    const char *end = memmem(data, len, "\r\n\r\n", 4);
-    const char *at;
-    size_t body_len = 0;
-
-    if (!end)
-        return 0;
-    size_t head = (size_t)(end - data) + 4;
-    *ret_status = atoi(data + strlen("HTTP/1.1 "));
-    at = memmem(data, head, mark, sizeof(mark) - 1);
-    if (at)
-        body_len = strtoul(at + sizeof(mark) - 1, NULL, 10);
-    if (len < head + body_len)
-        return 0;
-    *ret_body = (struct str){data + head, body_len};
-    return head + body_len;
-}
-
 static void on_read(struct bufferevent *bev, void *arg)
 {
     struct client *c = arg;
     struct evbuffer *in = bufferevent_get_input(bev);
     size_t len = evbuffer_get_length(in);
     const char *data = (const char *)evbuffer_pullup(in, -1);
-    struct str body;
-    int status;
-    size_t used = answer_parse(data, len, &status, &body);
+    size_t head = 0;
+    size_t whole = message_length(data, len, &head);
 
-    if (!used)
+    /* A long answer is looked at again when it is all there. */
+    bufferevent_setwatermark(bev, EV_READ, len < whole ? whole : 0, 0);
+    if (!whole || len < whole)
         return;
-    send_next(c, status, body);
-    (void)evbuffer_drain(in, used);
+    send_next(c, atoi(data + strlen("HTTP/1.1 ")), (struct str){data + head, whole - head});
+    (void)evbuffer_drain(in, whole);
 }
 
 static void on_event(struct bufferevent *bev, short what, void *arg)
@@ -77,6 +61,8 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
     (void)bev;
     if (what & BEV_EVENT_CONNECTED)
         send_next(c, 0, (struct str){0});
+    else if (c->idle && what & BEV_EVENT_EOF)
+        c->idle = false; /* the server does not wait for ever: it is not used any more */
     else
         die("a connection broke");
 }
@@ -92,11 +78,11 @@ struct client *client_open(struct event_base *base, uint16_t port, client_next *
         die("no memory");
     c->next = next;
     c->ctx = ctx;
-    c->idle = true;
     c->bev = bufferevent_socket_new(base, -1, BEV_OPT_CLOSE_ON_FREE);
     if (!c->bev)
         die("no memory");
     bufferevent_setcb(c->bev, on_read, NULL, on_event, c);
+    (void)bufferevent_set_max_single_read(c->bev, READ_MAX);
     if (bufferevent_enable(c->bev, EV_READ | EV_WRITE) ||
         bufferevent_socket_connect(c->bev, (struct sockaddr *)&to, sizeof(to)))
         die("cannot connect");
@@ -117,11 +103,6 @@ void client_kick(struct client *c)
 {
     if (c->idle)
         send_next(c, 0, (struct str){0});
-}
-
-bool client_is_idle(const struct client *c)
-{
-    return c->idle;
 }
 
 void client_put_request(struct buf *out, const char *method, const char *path, struct str body)

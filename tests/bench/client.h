@@ -18,9 +18,8 @@ typedef void client_next(void *ctx, int status, struct str body, struct buf *out
  * figure with lost requests would mean nothing. */
 struct client *client_open(struct event_base *base, uint16_t port, client_next *next, void *ctx);
 void client_free(struct client *c);
-/* Asks `next` again: for a connection that had nothing to do. */
+/* Asks `next` again, if the connection has nothing to do. */
 void client_kick(struct client *c);
-bool client_is_idle(const struct client *c);
 
 /* Appends a request with a JSON body. */
 void client_put_request(struct buf *out, const char *method, const char *path, struct str body);

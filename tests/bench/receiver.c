@@ -8,25 +8,34 @@
 #include <event2/listener.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/queue.h>
 #include <unistd.h>
 
-#include "common/timefmt.h"
+#include "common/buf.h"
+#include "common/ids.h"
+#include "tests/bench/message.h"
+
+struct connection {
+    LIST_ENTRY(connection) link;
+    struct receiver *receiver;
+    struct bufferevent *bev;
+};
 
 struct receiver {
+    LIST_HEAD(, connection) connections;
     struct event_base *base;
     struct evconnlistener *listener;
     struct event *stop_event;
     int stop_fd;
     pthread_t thread;
     uint16_t port;
-    atomic_uint_fast64_t count;
-    int32_t *lateness; /* owned; written by the thread, read while it is quiet */
-    size_t cap;
+    struct tally *tally; /* borrowed; may be NULL */
+    struct buf body;     /* of the answer to a request with many tasks */
+    struct buf answer;   /* the same with its head */
 };
 
 static _Noreturn void die(const char *what)
@@ -35,72 +44,105 @@ static _Noreturn void die(const char *what)
     exit(1);
 }
 
-static void note_task(struct receiver *r, const char *head, size_t len)
+/* All that the request names is done. */
+static void put_results(struct receiver *r, struct str tasks)
 {
-    static const char mark[] = "\"executeTime\":\"";
-    const char *at = memmem(head, len, mark, sizeof(mark) - 1);
-    uint64_t i = atomic_load_explicit(&r->count, memory_order_relaxed);
-    wall_ms due;
+    static const char mark[] = "{\"traceId\":\"";
+    const char *end = tasks.p + tasks.len;
+    const char *at = tasks.p;
+    const char *before = "{\"results\":[";
 
-    if (at && i < r->cap &&
-        !time_parse((struct str){at + sizeof(mark) - 1, TIME_TEXT_LEN}, &due, NULL))
-        r->lateness[i] = (int32_t)(clock_wall() - due);
-    atomic_store_explicit(&r->count, i + 1, memory_order_release);
+    buf_clear(&r->body);
+    while ((at = memmem(at, (size_t)(end - at), mark, sizeof(mark) - 1))) {
+        if ((size_t)(end - at) < sizeof(mark) - 1 + TRACE_ID_LEN)
+            die("a trace id is cut");
+        buf_addz(&r->body, before);
+        buf_add(&r->body, at, sizeof(mark) - 1 + TRACE_ID_LEN);
+        buf_addz(&r->body, "\",\"success\":true}");
+        at += sizeof(mark) - 1;
+        before = ",";
+    }
+    buf_addz(&r->body, "]}");
+    buf_clear(&r->answer);
+    buf_addf(&r->answer,
+             "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n",
+             r->body.len);
+    buf_adds(&r->answer, buf_str(&r->body));
+    if (!buf_ok(&r->answer))
+        die("no memory");
+}
+
+static struct str answer_to(struct receiver *r, struct str body)
+{
+    static const char many[] = "{\"tasks\":[";
+
+    if (body.len < sizeof(many) - 1 || memcmp(body.p, many, sizeof(many) - 1) != 0)
+        return STR("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+                   "Content-Length: 2\r\n\r\n{}");
+    put_results(r, body);
+    return buf_str(&r->answer);
 }
 
 /* Takes one request off the input; false while it is incomplete. */
 static bool take_request(struct receiver *r, struct bufferevent *bev)
 {
-    static const char mark[] = "Content-Length:";
-    static const char answer[] =
-        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}";
     struct evbuffer *in = bufferevent_get_input(bev);
     size_t len = evbuffer_get_length(in);
     const char *data = len ? (const char *)evbuffer_pullup(in, -1) : NULL;
-    const char *end = data ? memmem(data, len, "\r\n\r\n", 4) : NULL;
+    size_t head = 0;
+    size_t whole = message_length(data, len, &head);
 
-    if (!end)
+    if (!whole || len < whole)
         return false;
-    size_t head = (size_t)(end - data) + 4;
-    const char *at = memmem(data, head, mark, sizeof(mark) - 1);
-    size_t body = at ? strtoul(at + sizeof(mark) - 1, NULL, 10) : 0;
-    if (len < head + body)
-        return false;
-    note_task(r, data + head, body);
-    (void)evbuffer_drain(in, head + body);
-    if (bufferevent_write(bev, answer, sizeof(answer) - 1))
-        die("cannot write");
+    struct str body = {data + head, whole - head};
+    struct str answer = answer_to(r, body);
+
+    if (r->tally)
+        (void)tally_note(r->tally, body);
+    if (bufferevent_write(bev, answer.p, answer.len) || evbuffer_drain(in, whole))
+        die("cannot answer");
     return true;
 }
 
 static void on_read(struct bufferevent *bev, void *arg)
 {
-    while (take_request(arg, bev))
+    struct connection *c = arg;
+
+    while (take_request(c->receiver, bev))
         ;
+}
+
+static void connection_free(struct connection *c)
+{
+    LIST_REMOVE(c, link);
+    bufferevent_free(c->bev);
+    free(c);
 }
 
 static void on_event(struct bufferevent *bev, short what, void *arg)
 {
+    (void)bev;
     (void)what;
-    (void)arg;
-    bufferevent_free(bev);
+    connection_free(arg);
 }
 
 static void on_accept(struct evconnlistener *l, evutil_socket_t fd, struct sockaddr *sa, int len,
                       void *arg)
 {
     struct receiver *r = arg;
-    struct bufferevent *bev = bufferevent_socket_new(r->base, fd, BEV_OPT_CLOSE_ON_FREE);
+    struct connection *c = calloc(1, sizeof(*c));
     int one = 1;
 
     (void)l;
     (void)sa;
     (void)len;
-    if (!bev)
+    if (!c || !(c->bev = bufferevent_socket_new(r->base, fd, BEV_OPT_CLOSE_ON_FREE)))
         die("no memory");
+    c->receiver = r;
+    LIST_INSERT_HEAD(&r->connections, c, link);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-    bufferevent_setcb(bev, on_read, NULL, on_event, r);
-    if (bufferevent_enable(bev, EV_READ | EV_WRITE))
+    bufferevent_setcb(c->bev, on_read, NULL, on_event, c);
+    if (bufferevent_enable(c->bev, EV_READ | EV_WRITE))
         die("cannot read");
 }
 
@@ -121,15 +163,16 @@ static void *receiver_main(void *arg)
     return NULL;
 }
 
-struct receiver *receiver_start(size_t cap)
+struct receiver *receiver_start(uint16_t port, struct tally *tally)
 {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in at = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t len = sizeof(at);
     struct receiver *r = calloc(1, sizeof(*r));
 
-    if (!r || !(r->lateness = calloc(cap, sizeof(*r->lateness))))
+    if (!r)
         die("no memory");
-    r->cap = cap;
+    r->tally = tally;
     r->base = event_base_new();
     r->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (!r->base || r->stop_fd < 0)
@@ -154,42 +197,18 @@ void receiver_stop(struct receiver *r)
     if (write(r->stop_fd, &one, sizeof(one)) != sizeof(one))
         die("cannot stop");
     (void)pthread_join(r->thread, NULL);
+    while (!LIST_EMPTY(&r->connections))
+        connection_free(LIST_FIRST(&r->connections));
     event_free(r->stop_event);
     evconnlistener_free(r->listener);
     event_base_free(r->base);
     (void)close(r->stop_fd);
-    free(r->lateness);
+    buf_fini(&r->body);
+    buf_fini(&r->answer);
     free(r);
 }
 
 uint16_t receiver_port(const struct receiver *r)
 {
     return r->port;
-}
-
-uint64_t receiver_count(const struct receiver *r)
-{
-    return atomic_load_explicit(&r->count, memory_order_acquire);
-}
-
-void receiver_reset(struct receiver *r)
-{
-    atomic_store(&r->count, 0);
-}
-
-static int compare(const void *a, const void *b)
-{
-    int32_t x = *(const int32_t *)a;
-    int32_t y = *(const int32_t *)b;
-
-    return (x > y) - (x < y);
-}
-
-const int32_t *receiver_lateness(struct receiver *r, size_t *ret_n)
-{
-    uint64_t n = receiver_count(r);
-
-    *ret_n = n < r->cap ? (size_t)n : r->cap;
-    qsort(r->lateness, *ret_n, sizeof(*r->lateness), compare);
-    return r->lateness;
 }
