@@ -61,20 +61,22 @@ struct config {
                                  jitter, max_retry}; [0] is "default": 5s, 2.0, 1h, 0.2, 10. The
                                  default's keys also as JOBFLOW_POLICIES_DEFAULT_INITIAL … */
     size_t n_policies;
-    int64_t retry_after_cap_ms;    /* retry.retry_after_cap, default 24h */
-    int32_t max_snoozes;           /* retry.max_snoozes, default 100 */
-    int64_t snooze_cap_ms;         /* retry.snooze_cap, default 24h */
-    int64_t full_read_ms;          /* scheduler.full_read, default 60s */
-    int64_t ghost_margin_ms;       /* scheduler.ghost_margin, default 60s */
-    uint32_t lane_limit;           /* scheduler.lane_limit, default 5000 */
-    int64_t lookahead_ms;          /* scheduler.lookahead, default 2s */
-    uint32_t max_tracked;          /* scheduler.max_tracked, default 200000 */
-    int64_t scan_interval_ms;      /* scheduler.scan_interval, default 1s */
-    int64_t slack_ms;              /* scheduler.slack, default 6s */
-    int64_t stop_grace_ms;         /* stop.grace, default 30s */
-    uint32_t store_batch_rows;     /* store.batch_rows, default 500 */
-    uint32_t store_connections;    /* store.connections, default 4 */
-    int64_t store_give_up_ms;      /* store.give_up, default 10s */
+    uint32_t pull_max_polls;             /* pull.max_polls, default 4096 */
+    uint32_t pull_max_polls_per_service; /* pull.max_polls_per_service, default 1024 */
+    int64_t retry_after_cap_ms;          /* retry.retry_after_cap, default 24h */
+    int32_t max_snoozes;                 /* retry.max_snoozes, default 100 */
+    int64_t snooze_cap_ms;               /* retry.snooze_cap, default 24h */
+    int64_t full_read_ms;                /* scheduler.full_read, default 60s */
+    int64_t ghost_margin_ms;             /* scheduler.ghost_margin, default 60s */
+    uint32_t lane_limit;                 /* scheduler.lane_limit, default 5000 */
+    int64_t lookahead_ms;                /* scheduler.lookahead, default 2s */
+    uint32_t max_tracked;                /* scheduler.max_tracked, default 200000 */
+    int64_t scan_interval_ms;            /* scheduler.scan_interval, default 1s */
+    int64_t slack_ms;                    /* scheduler.slack, default 6s */
+    int64_t stop_grace_ms;               /* stop.grace, default 30s */
+    uint32_t store_batch_rows;           /* store.batch_rows, default 500 */
+    uint32_t store_connections;          /* store.connections, default 4 */
+    int64_t store_give_up_ms;            /* store.give_up, default 10s */
     bool store_named_statements;   /* store.named_statements, default true; false behind a pooler */
     uint32_t store_queue_limit;    /* store.queue_limit, default 10000 */
     int64_t statement_timeout_ms;  /* store.statement_timeout, default 5s */

@@ -200,6 +200,8 @@ const struct config_key config_keys[] = {
     {"policies.default.jitter", DOUBLE(policies[0].backoff.jitter, "0.2", 0, 1)},
     {"policies.default.max_retry", I32(policies[0].max_retry, "10", 0, TASK_MAX_RETRY_MAX)},
     {"policies.default.multiplier", DOUBLE(policies[0].backoff.multiplier, "2", 1, 100)},
+    {"pull.max_polls", U32(pull_max_polls, "4096", 1, 1e6)},
+    {"pull.max_polls_per_service", U32(pull_max_polls_per_service, "1024", 1, 1e6)},
     {"retention.failed", DURATION(failed_retention_ms, "30d", SECOND, 36500 * DAY)},
     {"retention.history", DURATION(history_retention_ms, "7d", SECOND, 36500 * DAY)},
     {"retention.interval", DURATION(retention_interval_ms, "10m", SECOND, 7 * DAY)},

@@ -11,6 +11,8 @@
 #include "node/dispatch/sign.h"
 #include "node/ops/metrics.h"
 
+#define REFUSED_LINE_MS 60000 /* between lines about refused calls */
+
 void node_publish(struct node *n)
 {
     struct sched_stats stats;
@@ -35,13 +37,6 @@ static void env_policy_of(void *ctx, struct str service_name, char dst[TASK_POLI
     service_table_policy(&n->services, service_name, dst);
 }
 
-static void env_instance_removed(void *ctx, struct str service_name, struct str name)
-{
-    struct node *n = ctx;
-
-    instances_remove(&n->instances, service_name, name);
-}
-
 static wall_ms env_aside_until(void *ctx, struct str service_name, struct str name)
 {
     struct node *n = ctx;
@@ -59,8 +54,19 @@ static bool env_services_known(void *ctx)
 struct question {
     struct mail mail; /* first */
     struct node *node;
-    enum { ASK_EXPLAIN, ASK_SERVICES, ASK_DRAIN, ASK_RESUME } what;
+    enum {
+        ASK_EXPLAIN,
+        ASK_SERVICES,
+        ASK_DRAIN,
+        ASK_RESUME,
+        ASK_LEASE,
+        ASK_CANCEL,
+        ASK_GIVE_BACK
+    } what;
     struct explain_query *query; /* of EXPLAIN */
+    struct lease_query *lease;   /* of LEASE and CANCEL */
+    struct task **tasks;         /* of GIVE_BACK */
+    size_t n_tasks;
 };
 
 static void on_question(struct mail *m)
@@ -84,22 +90,32 @@ static void on_question(struct mail *m)
         if (n->members) /* else the node failed to start, after its interface did */
             members_drain(n->members, q->what == ASK_DRAIN);
         break;
+    case ASK_LEASE:
+        leases_ask(n->leases, q->lease);
+        break;
+    case ASK_CANCEL:
+        leases_cancel(n->leases, q->lease);
+        mailbox_post(q->lease->reply, &q->lease->cancel);
+        break;
+    case ASK_GIVE_BACK:
+        leases_give_back(n->leases, q->tasks, q->n_tasks);
+        break;
     }
     free(q);
 }
 
-/* Returns false when the loop will not answer: out of memory, or the node is stopping. */
-static bool ask(struct node *n, int what, struct explain_query *e)
+/* Copies the question. Returns false when the loop will not answer: out of memory, or the node is
+ * stopping. */
+static bool ask_this(struct node *n, const struct question *question)
 {
-    struct question *q = calloc(1, sizeof(*q));
+    struct question *q = malloc(sizeof(*q));
     bool asked = false;
 
     if (!q)
         return false;
+    *q = *question;
     q->mail.on_delivery = on_question;
     q->node = n;
-    q->what = what;
-    q->query = e;
     pthread_mutex_lock(&n->status.lock);
     if (!n->status.stopping) {
         mailbox_post(n->mailbox, &q->mail);
@@ -111,6 +127,11 @@ static bool ask(struct node *n, int what, struct explain_query *e)
     return asked;
 }
 
+static bool ask(struct node *n, int what, struct explain_query *e)
+{
+    return ask_this(n, &(struct question){.what = what, .query = e});
+}
+
 static void env_explain(void *ctx, struct explain_query *query)
 {
     if (ask(ctx, ASK_EXPLAIN, query))
@@ -119,10 +140,47 @@ static void env_explain(void *ctx, struct explain_query *query)
     mailbox_post(query->reply, &query->mail);
 }
 
+static void env_lease(void *ctx, struct lease_query *q)
+{
+    if (ask_this(ctx, &(struct question){.what = ASK_LEASE, .lease = q}))
+        return;
+    q->outcome = LEASE_STOPPING;
+    mailbox_post(q->reply, &q->mail);
+}
+
+static bool env_lease_cancel(void *ctx, struct lease_query *q)
+{
+    return ask_this(ctx, &(struct question){.what = ASK_CANCEL, .lease = q});
+}
+
+static void env_give_back(void *ctx, struct task **tasks, size_t n)
+{
+    if (ask_this(ctx, &(struct question){.what = ASK_GIVE_BACK, .tasks = tasks, .n_tasks = n}))
+        return;
+    for (size_t i = 0; i < n; i++) /* they are rescued at their deadline */
+        task_free(tasks[i]);
+    free(tasks);
+}
+
+static bool env_is_pull(void *ctx, struct str service_name)
+{
+    struct node *n = ctx;
+
+    return service_table_is_pull(&n->services, service_name);
+}
+
 static void env_services_changed(void *ctx)
 {
     /* Without memory the next regular reading finds the change. */
     (void)ask(ctx, ASK_SERVICES, NULL);
+}
+
+static void env_instance_removed(void *ctx, struct str service_name, struct str name)
+{
+    struct node *n = ctx;
+
+    instances_remove(&n->instances, service_name, name);
+    env_services_changed(ctx);
 }
 
 static void env_instance_put(void *ctx, const struct instance *in)
@@ -141,13 +199,28 @@ static bool env_drain(void *ctx, bool drain)
 static bool env_is_member(void *ctx, struct str stamp, struct str signature, struct str body)
 {
     struct node *n = ctx;
+    mono_ms now = clock_mono();
+    mono_ms told_at = atomic_load(&n->refused_at);
 
-    return forward_verify(n->cfg, stamp, signature, body, store_clock_now(&n->clock));
+    if (forward_verify(n->cfg, stamp, signature, body, store_clock_now(&n->clock)))
+        return true;
+    if (n->cfg->cluster_secret && (!told_at || now - told_at > REFUSED_LINE_MS) &&
+        atomic_compare_exchange_strong(&n->refused_at, &told_at, now))
+        LOG(n->log, LOG_WARN, "cluster.refused",
+            "a call that says it comes from a member is not signed with cluster.secret: is it the "
+            "same on all nodes?",
+            F_Z("node", n->cfg->node_name));
+    return false;
 }
 
 static bool env_hints(void *ctx, const struct hint *hints, size_t n_hints, bool services)
 {
     return node_take_hints(ctx, hints, n_hints, services);
+}
+
+static bool env_notify(void *ctx, const struct hint *hint)
+{
+    return node_notify(ctx, hint);
 }
 
 static int env_cluster(void *ctx, struct str service_name, struct buf *dst)
@@ -240,6 +313,10 @@ void node_api_env(struct node *n, struct api_env *ret)
         .instance_removed = env_instance_removed,
         .aside_until = env_aside_until,
         .explain = env_explain,
+        .lease = env_lease,
+        .lease_cancel = env_lease_cancel,
+        .give_back = env_give_back,
+        .is_pull = env_is_pull,
         .services_changed = env_services_changed,
         .ready = env_ready,
         .metrics = env_metrics,
@@ -247,6 +324,7 @@ void node_api_env(struct node *n, struct api_env *ret)
         .drain = env_drain,
         .is_member = env_is_member,
         .hints = env_hints,
+        .notify = env_notify,
         .check_base_url = env_check_base_url,
         .check_secret = env_check_secret,
     };

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Each member has a queue. While a call to it is out, hints gather; when it is back the next call
  * takes them all. A call that fails loses its hints, and a queue that is full takes no more: the
- * member's scans and readings find what they were about. The body is signed with the cluster's secret. */
+ * member's scans and readings find what they were about. The body is signed with the cluster's
+ * secret. */
 #include "node/forward.h"
 
 #include <inttypes.h>
@@ -145,21 +146,23 @@ static void on_done(struct dispatch_request *r)
         peer_send(p);
 }
 
-static int put_url(struct peer *p, const char *address)
+int forward_url(struct node *n, struct buf *dst, const char *address, const char *path,
+                struct str body)
 {
-    const struct node *n = p->forward->node;
     char signature[SIGN_TEXT_MAX];
     int64_t stamp = store_clock_now(&n->clock) / 1000;
-    int rc = sign_webhook(str_from(n->cfg->cluster_secret), FORWARD_ID, stamp, buf_str(&p->body),
-                          signature);
+    int rc;
 
+    if (!n->cfg->cluster_secret)
+        return ERR_INVALID;
+    rc = sign_webhook(str_from(n->cfg->cluster_secret), FORWARD_ID, stamp, body, signature);
     if (rc)
         return rc;
-    buf_clear(&p->url);
-    buf_addf(&p->url, "http://%s/internal/hints?stamp=%" PRId64 "&signature=", address, stamp);
-    uri_encode(&p->url, str_from(signature));
-    buf_addc(&p->url, '\0');
-    return buf_ok(&p->url) ? 0 : ERR_NOMEM;
+    buf_clear(dst);
+    buf_addf(dst, "http://%s%s?stamp=%" PRId64 "&signature=", address, path, stamp);
+    uri_encode(dst, str_from(signature));
+    buf_addc(dst, '\0');
+    return buf_ok(dst) ? 0 : ERR_NOMEM;
 }
 
 static void peer_send(struct peer *p)
@@ -175,7 +178,8 @@ static void peer_send(struct peer *p)
     buf_addz(&p->body, "{\"hints\":[");
     buf_adds(&p->body, buf_str(&p->waiting));
     buf_addz(&p->body, p->services ? "],\"services\":true}" : "]}");
-    ok = address && buf_ok(&p->waiting) && buf_ok(&p->body) && !put_url(p, address);
+    ok = address && buf_ok(&p->waiting) && buf_ok(&p->body) &&
+         !forward_url(n, &p->url, address, "/internal/hints", buf_str(&p->body));
     buf_clear(&p->waiting);
     p->n_waiting = 0;
     p->services = false;
@@ -191,6 +195,8 @@ static void peer_send(struct peer *p)
                                            .send_by = INT64_MAX,
                                            .on_done = on_done};
     p->is_out = !dispatch_start(n->dispatch, &p->request, &err);
+    if (!p->is_out)
+        counter_add(&n->counters.hints_failed, 1);
 }
 
 void forward_flush(struct forward *f)

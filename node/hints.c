@@ -184,6 +184,18 @@ bool node_take_hints(struct node *n, const struct hint *hints, size_t n_hints, b
     return hint_mail_post(h);
 }
 
+bool node_notify(struct node *n, const struct hint *hint)
+{
+    struct hint_mail *h;
+
+    if (atomic_load(&n->n_hints) > NODE_HINTS_MAX)
+        return false;
+    h = hint_mail_new(n, false, 1, hint->service_name.len);
+    if (h)
+        hint_mail_add(h, hint);
+    return hint_mail_post(h);
+}
+
 void node_on_committed(void *ctx, struct store_op *const *ops, size_t n_ops)
 {
     struct node *n = ctx;

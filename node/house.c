@@ -8,6 +8,7 @@
 #include "node/node_internal.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "node/core/nodecall.h"
@@ -48,6 +49,7 @@ struct house {
     bool services_known;
     bool instances_known;
     struct call_node_start start;
+    struct submit_rule rules[3 + CONFIG_MAX_POLICIES];
     struct call_clock clock;
     struct call_service_list services;
     struct call_instance_list instances;
@@ -158,6 +160,8 @@ static void on_services(struct mail *m)
     h->services.services = NULL;
     h->services_known = true;
     atomic_store(&n->services_known, true);
+    leases_services(n->leases);
+    parcels_services(n->parcels);
     chain_check(h);
     runner_later(n);
 }
@@ -201,12 +205,13 @@ static void on_beat(struct mail *m)
 {
     struct house *h = HOUSE_OF(m, beat);
     struct node *n = h->node;
+    int rc = h->beat.call.op.rc;
 
     job_done(h, JOB_BEAT, h->again_beat ? 0 : members_beat_interval(n->members));
     h->again_beat = false;
-    if (!h->beat.call.op.rc)
+    if (!rc) /* which may ask for the next one: the call is the store's again */
         members_rows(n->members, h->beat_asked_at, h->beat.members, h->beat.n);
-    if (h->beat.call.op.rc != ERR_CONFLICT || n->stopping)
+    if (rc != ERR_CONFLICT || n->stopping)
         return;
     LOG(n->log, LOG_ERROR, "node.superseded",
         "another process has started under this node's name; this one stops. "
@@ -262,6 +267,23 @@ static void beat_post(struct node *n, struct call_node_beat *beat, enum member_s
     node_call(n, &beat->call, CALL_NODE_BEAT, on_done);
 }
 
+/* What submissions by SQL go by: the same as the HTTP interface. */
+static void fill_rules(struct house *h)
+{
+    const struct config *cfg = h->node->cfg;
+    struct submit_rule *r = h->rules;
+
+    *r++ = (struct submit_rule){"max_ahead_ms", cfg->max_ahead_ms};
+    *r++ = (struct submit_rule){"max_payload", (int64_t)cfg->max_payload};
+    *r++ = (struct submit_rule){"max_timeout_ms", cfg->max_timeout_ms};
+    for (size_t i = 0; i < cfg->n_policies; i++, r++) {
+        (void)snprintf(r->name, sizeof(r->name), "policy:%s", cfg->policies[i].name);
+        r->value = cfg->policies[i].max_retry;
+    }
+    h->start.rules = h->rules;
+    h->start.n_rules = (size_t)(r - h->rules);
+}
+
 static void job_post(struct house *h, enum job job)
 {
     struct node *n = h->node;
@@ -274,6 +296,7 @@ static void job_post(struct house *h, enum job job)
         h->start.address = str_from(n->advertise);
         h->start.version = STR(JF_VERSION);
         h->start.hash_version = OWNERSHIP_HASH_VERSION;
+        fill_rules(h);
         h->start.forget_ms = n->cfg->failed_retention_ms;
         node_call(n, &h->start.call, CALL_NODE_START, on_started);
         break;
@@ -281,6 +304,7 @@ static void job_post(struct house *h, enum job job)
         node_call(n, &h->clock.call, CALL_CLOCK, on_clock);
         break;
     case JOB_SERVICES:
+        h->services.fold = true;
         node_call(n, &h->services.call, CALL_SERVICE_LIST, on_services);
         break;
     case JOB_INSTANCES:

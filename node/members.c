@@ -4,385 +4,172 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "node/cluster/membership.h"
 #include "node/core/ownership.h"
-#include "node/node_internal.h"
+#include "node/members_internal.h"
 
 #define LEAVE_TIMEOUT_MS 1000
+#define LOOK_MAX_MS 60000
 
-struct members {
-    struct node *node;
-    struct event *timer; /* the view's end */
-    struct etcd *etcd;   /* these two: NULL without etcd */
-    struct membership *membership;
-    struct view view;
-    enum view_source source;
-    enum member_state state;
-    mono_ms started_at;
-    bool ready;   /* the node may become active */
-    bool drained; /* somebody asked for it */
-    bool held;    /* another process has this node's name */
-    bool trouble; /* etcd does not answer */
-    bool disagreed;
-    pthread_mutex_t lock; /* for snapshots */
-    struct members_snapshot shown;
-    void (*on_left)(struct node *n);
-};
+/* ---- What is seen and said ----------------------------------------------------------------- */
 
-/* ---- What the scheduler is told ------------------------------------------------------------ */
-
-static void publish(struct members *m, bool can_own)
+static void publish(struct members *m)
 {
-    const struct view_list *list = &m->view.lists[m->source];
-    struct member *copy = malloc(list->n * sizeof(*copy) + 1);
+    const struct members_view *v = &m->view;
+    struct member *copy = malloc(v->n * sizeof(*copy) + 1);
 
     if (!copy)
         return; /* what was shown before stays */
-    if (list->n)
-        memcpy(copy, list->members, list->n * sizeof(*copy));
+    if (v->n)
+        memcpy(copy, v->members, v->n * sizeof(*copy));
     pthread_mutex_lock(&m->lock);
     free(m->shown.members);
-    m->shown = (struct members_snapshot){.source = m->source,
-                                         .asked_at = list->asked_at,
+    m->shown = (struct members_snapshot){.source = v->source,
+                                         .asked_at = v->view.lists[v->source].asked_at,
                                          .members = copy,
-                                         .n = list->n,
-                                         .state = m->state,
-                                         .can_own = can_own};
+                                         .n = v->n,
+                                         .state = v->state,
+                                         .can_own = v->can_own};
     pthread_mutex_unlock(&m->lock);
 }
 
-static void log_change(struct members *m, enum view_source before, const struct str *owners,
-                       size_t n_owners)
+static void log_owners(struct members *m, const struct members_decision *d)
 {
-    struct node *n = m->node;
+    const struct members_view *v = &m->view;
     struct buf names = BUF_INIT;
 
-    for (size_t i = 0; i < n_owners; i++) {
+    for (size_t i = 0; i < v->n_owners; i++) {
         if (i)
             buf_addc(&names, ',');
-        buf_adds(&names, owners[i]);
+        buf_addz(&names, v->owners[i]);
     }
-    LOG(n->log, m->source == VIEW_NONE ? LOG_WARN : LOG_INFO, "cluster.members",
-        m->source == VIEW_NONE   ? "nobody is known to live; this node owns nothing"
-        : m->source == before    ? "who owns services has changed"
-        : m->source == VIEW_ETCD ? "etcd says who owns services"
-                                 : "the heartbeat rows say who owns services",
-        F_Z("node", n->cfg->node_name), F_Z("source", view_source_name(m->source)),
-        F_STR("owners", buf_str(&names)), F_Z("state", member_state_name(m->state)));
+    LOG(m->node->log, v->source == VIEW_NONE ? LOG_WARN : LOG_INFO, "cluster.members",
+        v->source == VIEW_NONE          ? "nobody is known to live; this node owns nothing"
+        : v->source == d->source_before ? "who owns services has changed"
+        : v->source == VIEW_ETCD        ? "etcd says who owns services"
+                                        : "the heartbeat rows say who owns services",
+        F_Z("node", v->self), F_Z("source", view_source_name(v->source)),
+        F_STR("owners", buf_str(&names)), F_Z("state", member_state_name(v->state)),
+        F_INT("changes", d->n_changes));
     buf_fini(&names);
 }
 
-static void timer_arm(struct members *m, mono_ms until)
+static void log_decision(struct members *m, const struct members_decision *d)
+{
+    if (d->is_line_due)
+        log_owners(m, d);
+    if (d->disagrees)
+        LOG(m->node->log, LOG_ERROR, "cluster.disagrees",
+            "an active member owns services by another hash: this node takes no part until it is "
+            "gone. Stop the nodes of the older version first",
+            F_Z("member", d->disagrees->name), F_Z("version", d->disagrees->version),
+            F_INT("hashVersion", d->disagrees->hash_version),
+            F_INT("ownHashVersion", OWNERSHIP_HASH_VERSION));
+    if (d->n_cut)
+        LOG(m->node->log, LOG_ERROR, "cluster.too_many",
+            "there are more members than a view has room for: the last by name own nothing. Stop "
+            "some, or make a second cluster (cluster.name) with a database of its own",
+            F_Z("node", m->view.self), F_INT("most", VIEW_MEMBERS_MAX),
+            F_INT("leftOut", (int64_t)d->n_cut));
+}
+
+/* ---- Carrying out what is decided ---------------------------------------------------------- */
+
+static void look_at(struct members *m, mono_ms until)
 {
     mono_ms now = clock_mono();
-    int64_t wait = until <= now ? 0 : until - now < 60000 ? until - now : 60000;
+    int64_t wait = until <= now ? 0 : until - now < LOOK_MAX_MS ? until - now : LOOK_MAX_MS;
     struct timeval tv = {wait / 1000, wait % 1000 * 1000};
 
     if (event_add(m->timer, &tv))
         abort(); /* a view that never grows old is worse than a node that is gone */
 }
 
-/* Whether etcd's list shows this node as it is. */
-static void note_match(struct members *m)
-{
-    const struct node *n = m->node;
-    const struct member *self = view_find(&m->view, VIEW_ETCD, str_from(n->cfg->node_name));
-
-    if (self && self->epoch == n->epoch && self->state == m->state)
-        view_trust(&m->view, VIEW_ETCD, clock_mono());
-}
-
-/* Looks at the witnesses and tells the scheduler what has changed. */
-static void apply(struct members *m)
+static void look(struct members *m)
 {
     struct node *n = m->node;
-    struct str names[VIEW_MEMBERS_MAX];
-    struct str self = str_from(n->cfg->node_name);
-    enum view_source before = m->source;
-    bool can_own = false;
-    mono_ms until;
-    size_t kept = 0;
+    struct str owners[VIEW_MEMBERS_MAX];
+    struct members_decision d;
 
-    m->source = view_at(&m->view, clock_mono(), &until);
-    size_t n_names = view_owners(&m->view, m->source, names);
-    for (size_t i = 0; i < n_names; i++) {
-        bool is_self = str_eq(names[i], self);
-
-        if (is_self &&
-            (m->state != MEMBER_ACTIVE || view_find(&m->view, m->source, self)->epoch != n->epoch))
-            continue; /* what the witness says is old, or of a namesake */
-        can_own |= is_self;
-        names[kept++] = names[i];
+    members_view_set_epoch(&m->view, n->epoch);
+    if (n->stopping)
+        members_view_set_stopping(&m->view);
+    members_view_decide(&m->view, clock_mono(), &d);
+    if (d.is_new_state) {
+        if (m->membership)
+            membership_set(m->membership, n->epoch, m->view.state);
+        house_beat(n->house);
     }
-    bool changed = sched_members(n->sched, store_clock_now(&n->clock), names, kept, &n->actions);
-    if (changed)
+    if (d.has_new_owners && sched_members(n->sched, store_clock_now(&n->clock), owners,
+                                          members_view_owners(&m->view, owners), &n->actions))
         runner_later(n);
-    if (changed || m->source != before)
-        log_change(m, before, names, kept);
-    publish(m, can_own);
-    if (view_is_fresh(&m->view, VIEW_ROWS, clock_mono()) &&
-        until > m->view.lists[VIEW_ROWS].asked_at + m->view.ttl_ms)
-        until = m->view.lists[VIEW_ROWS].asked_at + m->view.ttl_ms + 1;
-    timer_arm(m, until);
-}
-
-/* ---- This node's state --------------------------------------------------------------------- */
-
-static void set_state(struct members *m, enum member_state state)
-{
-    struct node *n = m->node;
-
-    if (m->state == state)
-        return;
-    m->state = state;
-    if (m->membership)
-        membership_set(m->membership, n->epoch, state);
-    house_beat(n->house);
-    apply(m);
-}
-
-/* Nobody owns by two hashes at once: whoever comes later waits. */
-static bool disagrees(struct members *m)
-{
-    struct node *n = m->node;
-    const struct member *other = view_disagrees(&m->view, m->source, str_from(n->cfg->node_name));
-
-    if (other && !m->disagreed)
-        LOG(n->log, LOG_ERROR, "cluster.disagrees",
-            "an active member owns services by another hash: this node takes no part until it is "
-            "gone. Stop the nodes of the older version first",
-            F_Z("member", other->name), F_Z("version", other->version),
-            F_INT("hashVersion", other->hash_version),
-            F_INT("ownHashVersion", OWNERSHIP_HASH_VERSION));
-    m->disagreed = other != NULL;
-    return other != NULL;
-}
-
-/* By etcd's list this node lives, but its own heartbeats do not reach the database, which others
- * may reach: they would wait for it as long as that lasts. */
-static bool is_cut_off(const struct members *m)
-{
-    return m->source == VIEW_ETCD && !view_is_fresh(&m->view, VIEW_ROWS, clock_mono());
-}
-
-/* A node becomes active once; one that is active stays so whoever joins, while the database hears
- * of it. */
-static void advance(struct members *m)
-{
-    if (m->drained || m->node->stopping)
-        set_state(m, MEMBER_DRAINING);
-    else if (is_cut_off(m))
-        set_state(m, MEMBER_JOINING);
-    else if (m->ready && m->source != VIEW_NONE && (m->state == MEMBER_ACTIVE || !disagrees(m)))
-        set_state(m, MEMBER_ACTIVE);
+    log_decision(m, &d);
+    publish(m);
+    look_at(m, d.look_again);
 }
 
 static void on_timer(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd;
     (void)what;
-    apply(arg);
-    advance(arg);
+    look(arg);
 }
 
-static void witness(struct members *m, enum view_source source, mono_ms asked_at,
-                    const struct member *list, size_t n)
+/* ---- What happens -------------------------------------------------------------------------- */
+
+void members_witness(struct members *m, enum view_source source, mono_ms asked_at,
+                     const struct member *list, size_t n)
 {
-    if (view_read(&m->view, source, asked_at, list, n))
+    if (members_view_read(&m->view, source, asked_at, list, n, clock_mono()))
         return; /* the older list counts until it is too old */
-    if (source == VIEW_ETCD)
-        note_match(m);
-    apply(m);
-    advance(m);
-}
-
-bool members_may_start(struct members *m)
-{
-    if (!m->membership || membership_is_registered(m->membership))
-        return true;
-    if (m->held && view_is_fresh(&m->view, VIEW_ETCD, clock_mono()))
-        return false;
-    return clock_mono() - m->started_at > m->view.ttl_ms;
-}
-
-int64_t members_beat_interval(const struct members *m)
-{
-    int64_t interval = m->view.ttl_ms / 3;
-    int64_t scan = m->node->cfg->scan_interval_ms;
-
-    if (m->source == VIEW_ROWS && m->view.lists[VIEW_ROWS].n > 1 && scan < interval)
-        return scan;
-    return interval;
-}
-
-void members_ready(struct members *m)
-{
-    m->ready = true;
-    if (m->membership)
-        membership_set(m->membership, m->node->epoch, m->state);
-    advance(m);
-}
-
-enum member_state members_state(const struct members *m)
-{
-    return m->state;
+    look(m);
+    if (source == VIEW_ETCD && m->view.is_overruled)
+        house_beat(m->node->house); /* which reads the rows */
 }
 
 void members_rows(struct members *m, mono_ms asked_at, const struct member *list, size_t n)
 {
-    witness(m, VIEW_ROWS, asked_at, list, n);
+    members_witness(m, VIEW_ROWS, asked_at, list, n);
+}
+
+void members_ready(struct members *m)
+{
+    members_view_set_ready(&m->view);
+    if (m->membership)
+        membership_set(m->membership, m->node->epoch, m->view.state);
+    look(m);
 }
 
 void members_drain(struct members *m, bool drain)
 {
-    if (drain == m->drained)
+    if (drain == m->view.is_drained)
         return;
     LOG(m->node->log, LOG_INFO, drain ? "cluster.draining" : "cluster.resumed",
         drain ? "this node gives up what it owns" : "this node takes part again",
         F_Z("node", m->node->cfg->node_name));
-    m->drained = drain;
-    advance(m);
+    members_view_set_drained(&m->view, drain);
+    look(m);
 }
 
 void members_stop(struct members *m)
 {
-    advance(m);
+    look(m); /* the node is stopping */
 }
 
-/* ---- etcd ---------------------------------------------------------------------------------- */
-
-static void on_registered(void *ctx)
+bool members_may_start(struct members *m)
 {
-    struct members *m = ctx;
-
-    m->held = false;
-    LOG(m->node->log, LOG_INFO, "cluster.registered", "this node's key stands in etcd",
-        F_Z("node", m->node->cfg->node_name), F_Z("cluster", m->node->cfg->cluster));
+    return members_view_may_start(&m->view,
+                                  !m->membership || membership_is_registered(m->membership),
+                                  m->is_held, clock_mono());
 }
 
-static void on_lost(void *ctx, const char *why)
+int64_t members_beat_interval(const struct members *m)
 {
-    struct members *m = ctx;
-
-    LOG(m->node->log, LOG_WARN, "cluster.lost",
-        "this node's key is gone from etcd; it is being registered again",
-        F_Z("node", m->node->cfg->node_name), F_Z("why", why));
+    return members_view_beat_ms(&m->view, m->node->cfg->scan_interval_ms);
 }
 
-static void on_held(void *ctx, const struct member *holder)
+enum member_state members_state(const struct members *m)
 {
-    struct members *m = ctx;
-
-    m->held = true;
-    LOG(m->node->log, LOG_WARN, "cluster.name_taken",
-        "another process holds this node's name in etcd; waiting until it is gone. Give each node "
-        "a name of its own (--node-name)",
-        F_Z("node", m->node->cfg->node_name), F_Z("holder", holder->address),
-        F_INT("holderEpoch", holder->epoch));
-}
-
-static void on_members(void *ctx, mono_ms asked_at, const struct member *list, size_t n)
-{
-    witness(ctx, VIEW_ETCD, asked_at, list, n);
-}
-
-static void on_trouble(void *ctx, int rc, const struct err *err)
-{
-    struct members *m = ctx;
-    bool trouble = rc != 0;
-
-    if (rc == ERR_CORRUPT || rc == ERR_TOO_BIG) { /* etcd is well; what stands in it is not */
-        LOG(m->node->log, LOG_WARN, "cluster.bad_key", err->text,
-            F_Z("node", m->node->cfg->node_name));
-        return;
-    }
-
-    if (trouble && !m->trouble)
-        LOG(m->node->log, LOG_WARN, "etcd.down",
-            "etcd does not answer as it should; the heartbeat rows decide when its view is too old",
-            F_Z("error", err->text));
-    else if (!trouble && m->trouble)
-        LOG(m->node->log, LOG_INFO, "etcd.up", "etcd answers again",
-            F_Z("node", m->node->cfg->node_name));
-    m->trouble = trouble;
-}
-
-/* Cuts the list of URLs; both are freed by the caller. */
-static int cut_urls(const char *list, char **ret_text, const char ***ret_urls, size_t *ret_n)
-{
-    size_t n = 1;
-    char *text = strdup(list);
-
-    for (const char *p = list; *p; p++)
-        n += *p == ',' || *p == ' ';
-    const char **urls = calloc(n, sizeof(*urls));
-    if (!text || !urls) {
-        free(text);
-        free(urls);
-        return ERR_NOMEM;
-    }
-    char *save = NULL;
-    n = 0;
-    for (char *url = strtok_r(text, ", ", &save); url; url = strtok_r(NULL, ", ", &save))
-        urls[n++] = url;
-    *ret_text = text;
-    *ret_urls = urls;
-    *ret_n = n;
-    return 0;
-}
-
-static int etcd_open(struct members *m, struct err *err)
-{
-    const struct config *c = m->node->cfg;
-    const char **urls;
-    size_t n_urls;
-    char *text;
-    int rc = cut_urls(c->etcd, &text, &urls, &n_urls);
-
-    if (rc)
-        return err_set(err, rc, "no memory for etcd's URLs");
-    struct etcd_config ec = {
-        .endpoints = urls,
-        .n_endpoints = n_urls,
-        .user = c->etcd_user,
-        .password = c->etcd_password,
-        .ca_file = c->etcd_ca_file,
-        .cert_file = c->etcd_cert_file,
-        .key_file = c->etcd_key_file,
-        .request_timeout_ms = c->ttl_ms / 3,
-        .watch_idle_ms = c->ttl_ms,
-    };
-    rc = etcd_new(m->node->base, &ec, &m->etcd, err);
-    free(urls);
-    free(text);
-    return rc;
-}
-
-static int etcd_join(struct members *m, struct err *err)
-{
-    struct node *n = m->node;
-    struct membership_config mc = {
-        .cluster = n->cfg->cluster,
-        .ttl_ms = n->cfg->ttl_ms,
-        .ctx = m,
-        .on_registered = on_registered,
-        .on_lost = on_lost,
-        .on_held = on_held,
-        .on_members = on_members,
-        .on_trouble = on_trouble,
-    };
-    struct member self = {.state = MEMBER_JOINING,
-                          .hash_version = OWNERSHIP_HASH_VERSION,
-                          .started_at = clock_wall()};
-    int rc;
-
-    (void)member_set_text(self.name, sizeof(self.name), str_from(n->cfg->node_name));
-    (void)member_set_text(self.address, sizeof(self.address), str_from(n->advertise));
-    (void)member_set_text(self.version, sizeof(self.version), STR(JF_VERSION));
-    rc = etcd_open(m, err);
-    if (!rc)
-        rc = membership_new(n->base, m->etcd, &mc, &self, &m->membership);
-    return rc == ERR_NOMEM ? err_set(err, rc, "no memory for the membership") : rc;
+    return m->view.state;
 }
 
 /* ---- Life ---------------------------------------------------------------------------------- */
@@ -399,19 +186,17 @@ int members_new(struct node *n, struct members **ret, struct err *err)
         return err_set(err, ERR_NOMEM, "no memory for the members");
     }
     m->node = n;
-    m->state = MEMBER_JOINING;
     if (n->cfg->etcd && !n->cfg->cluster_secret)
         LOG(n->log, LOG_WARN, "cluster.no_secret",
-            "cluster.secret is not set: near tasks of other owners wait for a scan",
+            "cluster.secret is not set: near tasks of other owners wait for a scan, changed "
+            "services for a look every few seconds",
             F_Z("node", n->cfg->node_name));
-    m->started_at = clock_mono();
-    view_init(&m->view, n->cfg->ttl_ms);
-    view_trust(&m->view, VIEW_ETCD, m->started_at);
+    members_view_init(&m->view, n->cfg->node_name, n->cfg->ttl_ms, clock_mono());
     m->timer = event_new(n->base, -1, 0, on_timer, m);
     if (!m->timer)
         rc = err_set(err, ERR_NOMEM, "no memory for a timer");
     else if (n->cfg->etcd)
-        rc = etcd_join(m, err);
+        rc = members_etcd_join(m, err);
     if (rc) {
         members_free(m);
         return rc;
@@ -428,7 +213,7 @@ void members_free(struct members *m)
     etcd_free(m->etcd);
     if (m->timer)
         event_free(m->timer);
-    view_fini(&m->view);
+    members_view_fini(&m->view);
     pthread_mutex_destroy(&m->lock);
     free(m->shown.members);
     free(m);
@@ -452,7 +237,7 @@ void members_leave(struct members *m, void (*after)(struct node *n))
 
 const char *members_address(const struct members *m, struct str name)
 {
-    const struct member *found = view_find(&m->view, m->source, name);
+    const struct member *found = members_view_find(&m->view, name);
 
     return found ? found->address : NULL;
 }

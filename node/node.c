@@ -89,6 +89,8 @@ static void on_signal(evutil_socket_t number, short what, void *arg)
     set_stopping(n);
     members_stop(n->members); /* first of all: others take over while this node winds up */
     api_drain(n->api, n->cfg->stop_grace_ms);
+    leases_stop(n->leases);
+    parcels_stop(n->parcels);
     sched_stop(n->sched, store_clock_now(&n->clock), &n->actions);
     if (event_add(n->grace_event, &grace))
         (void)event_base_loopbreak(n->base);
@@ -297,6 +299,10 @@ static int node_start(struct node *n, struct err *err)
         rc = house_new(n, &n->house);
     if (!rc)
         rc = forward_new(n, &n->forward);
+    if (!rc)
+        rc = leases_new(n, &n->leases);
+    if (!rc)
+        rc = parcels_new(n, &n->parcels);
     if (!rc && n->cfg->alert_url)
         rc = alerts_new(n, &n->alerts);
     if (rc)
@@ -335,7 +341,8 @@ static void node_stop_parts(struct node *n)
     set_stopping(n);
     if (n->mailbox)
         (void)mailbox_deliver(n->mailbox); /* questions of the API, asked before it was told */
-    store_draining(n->store);              /* a stuck database keeps nobody waiting */
+    leases_close(n->leases);
+    store_draining(n->store); /* a stuck database keeps nobody waiting */
     api_stop(n->api);
     n->api = NULL;
     if (n->store)
@@ -357,10 +364,12 @@ static void free_event(struct event *e)
 
 static void node_free(struct node *n)
 {
+    parcels_free(n->parcels);
     runner_free_flights(n);
     members_free(n->members);
     free(n->advertise);
     alerts_free(n->alerts);
+    leases_free(n->leases);
     forward_free(n->forward);
     house_free(n->house);
     sched_free(n->sched);

@@ -15,7 +15,9 @@
 #include "node/dispatch/dispatch.h"
 #include "node/forward.h"
 #include "node/instances.h"
+#include "node/lease.h"
 #include "node/members.h"
+#include "node/parcel.h"
 #include "node/service_table.h"
 #include "node/store/store.h"
 
@@ -58,6 +60,8 @@ struct node {
     struct api *api;
     struct house *house;
     struct forward *forward;
+    struct leases *leases;
+    struct parcels *parcels;
     _Atomic(struct members *) members; /* set once, after the API has its address */
     char *advertise;                   /* where other members reach this node, "host:port" */
     struct alerts *alerts;
@@ -68,6 +72,7 @@ struct node {
     bool leaving; /* out of etcd, the last step */
     int exit_status;
     atomic_uint n_hints;
+    _Atomic mono_ms refused_at; /* a call between members; 0 = never */
     atomic_bool services_known; /* the table of services was read since the start */
     struct mail state_mail;
     bool state_posted; /* under status.lock */
@@ -83,18 +88,28 @@ struct flight {
     struct node *node;
     struct task *task;         /* owned */
     struct delivery *delivery; /* owned; NULL before and after the request */
+    mono_ms send_by;           /* the fence: the request may leave before it */
     int64_t lateness_ms;       /* of the request's start */
 };
 /* Sends the claimed task, or ends the attempt when that cannot be done. Takes the task. */
 void deliver_start(struct node *n, struct task *t, const struct service *service,
                    int64_t timeout_ms, mono_ms send_by);
 void delivery_free(struct delivery *d);
+/* What requests with one task and with many share: an attempt's request is about to leave, and what
+ * came of it. */
+void deliver_begin(struct flight *f, wall_ms now);
+void deliver_end(struct flight *f, const struct verdict *v, int64_t elapsed_us, wall_ms now);
+void deliver_limits(const struct node *n, struct verdict_limits *ret);
+#define DELIVER_TRACEPARENT_LEN 55
+void deliver_traceparent(const struct task *t, char dst[DELIVER_TRACEPARENT_LEN + 1]);
 void deliver_log_end(struct node *n, const struct flight *f, const struct finish_item *item);
 
 /* hints.c: store threads and API threads talk to the loop. */
 /* From any thread: hints of another member, copied; `services` and their instances are to be read
  * too. False: there are too many. */
 bool node_take_hints(struct node *n, const struct hint *hints, size_t n_hints, bool services);
+/* From any thread: a client's hint, which goes on to the owner. False: there are too many. */
+bool node_notify(struct node *n, const struct hint *hint);
 void node_on_committed(void *ctx, struct store_op *const *ops, size_t n);
 void node_on_state(void *ctx, bool up, const char *text);
 void node_on_warning(void *ctx, const char *text);

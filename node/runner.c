@@ -102,6 +102,7 @@ static void on_claimed(struct mail *m)
     }
     log_refused(n, b, n_refused, refused);
     send_all(n, from, b->asked_at);
+    leases_hand(n->leases, from, b->asked_at);
     free(b->claim.items);
     free(b);
     runner_later(n);
@@ -185,8 +186,8 @@ static void outbox_fill(struct outbox *o, const struct actions *a)
             o->claims[o->n_claims++] = action->claim;
         else if (action->kind == ACTION_FINISH)
             o->finishes[o->n_finishes++] = action->finish;
-        else
-            assert(!action->send.task); /* was started by on_claimed */
+        else /* was carried out by on_claimed */
+            assert(action->kind != ACTION_SEND || !action->send.task);
     }
 }
 
@@ -245,6 +246,7 @@ void runner_pass(struct node *n)
         n->actions.n = 0;
         outbox_post(n, &o);
     }
+    leases_pass(n->leases);
     node_publish(n);
     wake_arm(n);
 }

@@ -39,6 +39,11 @@ static const struct service *find(const struct service_table *t, struct str name
     return t->n ? bsearch(&name, t->list, t->n, sizeof(*t->list), compare_name) : NULL;
 }
 
+const struct service *service_table_get(const struct service_table *t, struct str name)
+{
+    return find(t, name);
+}
+
 bool service_table_covers(struct service_table *t, const struct task *task)
 {
     const struct service *s;
@@ -62,6 +67,18 @@ int32_t service_table_shards(struct service_table *t, struct str name)
     shards = s ? s->shards : 1;
     pthread_rwlock_unlock(&t->lock);
     return shards;
+}
+
+bool service_table_is_pull(struct service_table *t, struct str name)
+{
+    const struct service *s;
+    bool is_pull;
+
+    pthread_rwlock_rdlock(&t->lock);
+    s = find(t, name);
+    is_pull = s && s->delivery == DELIVERY_PULL;
+    pthread_rwlock_unlock(&t->lock);
+    return is_pull;
 }
 
 void service_table_policy(struct service_table *t, struct str name, char dst[TASK_POLICY_MAX + 1])

@@ -21,6 +21,9 @@ void service_table_set(struct service_table *t, struct service *list, size_t n);
 bool service_table_covers(struct service_table *t, const struct task *task);
 /* 1 when the service is unknown. */
 int32_t service_table_shards(struct service_table *t, struct str name);
+bool service_table_is_pull(struct service_table *t, struct str name); /* false when unknown */
+/* NULL when unknown. For the loop's thread: valid until the next service_table_set. */
+const struct service *service_table_get(const struct service_table *t, struct str name);
 /* Writes the name of the service's own policy; "" when it has none or is unknown. */
 void service_table_policy(struct service_table *t, struct str name, char dst[TASK_POLICY_MAX + 1]);
 

@@ -120,4 +120,22 @@ void attempt_put_record(struct buf *b, const struct attempt *a);
  * absent. `deadline` is by when the handler should have answered. */
 void task_put_envelope(struct buf *b, const struct task *t, wall_ms sent_time, wall_ms deadline);
 
+/* The same for many tasks of one service and handler that leave together, each with a traceparent
+ * of its own as a last member: what they have in common is written out once. */
+struct envelopes {
+    struct buf same;  /* the names, then the times of the request */
+    size_t names_len; /* of them */
+    wall_ms execute_time;
+    char execute_text[32]; /* of execute_time */
+};
+void envelopes_init(struct envelopes *e, const struct task *first, wall_ms sent_time,
+                    wall_ms deadline);
+void envelopes_fini(struct envelopes *e);
+void envelopes_put(struct envelopes *e, struct buf *b, const struct task *t,
+                   struct str traceparent);
+
+/* The same for a worker that has leased the task: `deadline` is margin_ms before the end of the
+ * lease, and {leaseUntil} stands beside it. */
+void task_put_leased(struct buf *b, const struct task *t, wall_ms sent_time, int64_t margin_ms);
+
 #endif

@@ -2,6 +2,8 @@
 /* Tasks and attempts as JSON: what the HTTP interface answers and what a handler receives. */
 #include "proto/task.h"
 
+#include <assert.h>
+
 #include "common/json.h"
 #include "common/timefmt.h"
 
@@ -114,17 +116,81 @@ void attempt_put_record(struct buf *b, const struct attempt *a)
     buf_addc(b, '}');
 }
 
+static void put_envelope(struct buf *b, bool *first, const struct task *t, wall_ms sent_time,
+                         wall_ms deadline)
+{
+    buf_addc(b, '{');
+    put_identity(b, first, t);
+    put_int(b, first, "attempt", t->attempt);
+    put_int(b, first, "retryCount", t->retry_count);
+    put_time(b, first, "executeTime", t->execute_time);
+    put_time(b, first, "sentTime", sent_time);
+    put_time(b, first, "deadline", deadline);
+    put_payload(b, first, t->payload);
+}
+
 void task_put_envelope(struct buf *b, const struct task *t, wall_ms sent_time, wall_ms deadline)
 {
     bool first = true;
 
-    buf_addc(b, '{');
-    put_identity(b, &first, t);
-    put_int(b, &first, "attempt", t->attempt);
-    put_int(b, &first, "retryCount", t->retry_count);
-    put_time(b, &first, "executeTime", t->execute_time);
-    put_time(b, &first, "sentTime", sent_time);
-    put_time(b, &first, "deadline", deadline);
-    put_payload(b, &first, t->payload);
+    put_envelope(b, &first, t, sent_time, deadline);
     buf_addc(b, '}');
+}
+
+void task_put_leased(struct buf *b, const struct task *t, wall_ms sent_time, int64_t margin_ms)
+{
+    bool first = true;
+
+    put_envelope(b, &first, t, sent_time, t->deadline_at - margin_ms);
+    put_time(b, &first, "leaseUntil", t->deadline_at);
+    buf_addc(b, '}');
+}
+
+void envelopes_init(struct envelopes *e, const struct task *first, wall_ms sent_time,
+                    wall_ms deadline)
+{
+    bool is_first = false;
+
+    static_assert(sizeof(e->execute_text) > TIME_TEXT_LEN, "a time fits");
+    *e = (struct envelopes){.execute_time = first->execute_time};
+    time_format(first->execute_time, e->execute_text);
+    put_text(&e->same, &is_first, "serviceName", first->service_name);
+    put_text(&e->same, &is_first, "handler", first->handler);
+    buf_adds(&e->same, STR(",\"attempt\":"));
+    e->names_len = e->same.len;
+    put_time(&e->same, &is_first, "sentTime", sent_time);
+    put_time(&e->same, &is_first, "deadline", deadline);
+    buf_adds(&e->same, STR(",\"payload\":"));
+}
+
+void envelopes_fini(struct envelopes *e)
+{
+    buf_fini(&e->same);
+}
+
+void envelopes_put(struct envelopes *e, struct buf *b, const struct task *t, struct str traceparent)
+{
+    struct str same = buf_str(&e->same);
+
+    if (t->execute_time != e->execute_time) {
+        e->execute_time = t->execute_time;
+        time_format(t->execute_time, e->execute_text);
+    }
+    buf_adds(b, STR("{\"traceId\":\""));
+    buf_add(b, t->trace_id, TRACE_ID_LEN);
+    buf_adds(b, STR("\",\"bizUuid\":"));
+    json_put_string(b, t->biz_uuid);
+    buf_add(b, same.p, e->names_len);
+    buf_addi(b, t->attempt);
+    buf_adds(b, STR(",\"retryCount\":"));
+    buf_addi(b, t->retry_count);
+    buf_adds(b, STR(",\"executeTime\":\""));
+    buf_add(b, e->execute_text, TIME_TEXT_LEN);
+    buf_addc(b, '"');
+    buf_add(b, same.p + e->names_len, same.len - e->names_len);
+    buf_adds(b, t->payload.p ? t->payload : STR("null"));
+    buf_adds(b, STR(",\"traceparent\":\""));
+    buf_adds(b, traceparent);
+    buf_adds(b, STR("\"}"));
+    b->failed |= !buf_ok(&e->same);
 }

@@ -8,7 +8,7 @@
 #include "node/core/counters.h"
 #include "node/core/instance.h"
 #include "node/core/retry.h"
-#include "node/core/sched.h"
+#include "node/core/sched_explain.h"
 #include "node/core/storecall.h"
 
 struct api;
@@ -23,6 +23,40 @@ struct explain_query {
     int64_t id;
     wall_ms next_attempt_time;
     struct sched_explanation answer;
+};
+
+/* A worker's request for tasks, from an API loop to the node and back by mail. */
+enum lease_kind {
+    LEASE_POLL,  /* a worker waits for tasks */
+    LEASE_CLAIM, /* another member asks for one of its own workers: what this node owns */
+    LEASE_WATCH  /* another member asks to be told when there are due tasks to claim */
+};
+#define LEASE_BYTES_MAX ((size_t)4 << 20) /* of one answer; one task may exceed it */
+enum lease_outcome {
+    LEASE_OK,
+    LEASE_UNKNOWN,  /* no such service */
+    LEASE_NOT_PULL, /* its tasks are delivered to it */
+    LEASE_TOO_MANY, /* polls wait already */
+    LEASE_STOPPING  /* the node */
+};
+struct lease_query {
+    struct mail mail;
+    struct mail cancel;    /* back by lease_cancel */
+    struct mailbox *reply; /* borrowed */
+    enum lease_kind kind;
+    struct str service_name; /* borrowed until it is back, as the next */
+    struct str worker;       /* absent: it gave no name */
+    uint32_t max_tasks;
+    int64_t wait_ms;
+    int32_t visibility_ms; /* 0 = the service's time-out */
+    void *holder;          /* the node's while it has the query */
+    /* Out. */
+    enum lease_outcome outcome;
+    struct task **tasks; /* n claimed rows: each task_free, the array free() */
+    size_t n;
+    mono_ms hand_by;  /* later than this they must not go out: give_back */
+    struct buf body;  /* or the whole answer, as another member gave it; buf_fini */
+    uint32_t n_ready; /* of a WATCH */
 };
 
 /* What the rest of the node offers. All functions are thread safe and never block. */
@@ -60,6 +94,17 @@ struct api_env {
     /* Hints of another member, borrowed for the call; `services`: those have changed. False: there
      * are too many. */
     bool (*hints)(void *ctx, const struct hint *hints, size_t n, bool services);
+    /* A client's hint about a task, borrowed for the call; it goes on to the owner where that is
+     * another member. False: there are too many. */
+    bool (*notify)(void *ctx, const struct hint *hint);
+    /* Takes the query until it comes back: with tasks, or none after the wait. */
+    void (*lease)(void *ctx, struct lease_query *q);
+    /* The client has gone: a query that the node still has comes back soon. `q->cancel` is posted
+     * back, too, perhaps later. False: it is not, the node is stopping. */
+    bool (*lease_cancel)(void *ctx, struct lease_query *q);
+    /* Tasks that were claimed for a client that has gone; takes them and the array. */
+    void (*give_back)(void *ctx, struct task **tasks, size_t n);
+    bool (*is_pull)(void *ctx, struct str service_name);
     /* This node gives up what it owns, or takes part again, soon after. False: it is stopping. */
     bool (*drain)(void *ctx, bool drain);
     /* The rules for a service's settings. Errors: ERR_INVALID, with what is allowed; ERR_NOMEM;

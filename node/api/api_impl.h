@@ -13,6 +13,7 @@
 
 #include "common/json.h"
 #include "common/log.h"
+#include "node/api/fields.h"
 #include "node/api/http.h"
 #include "node/api/problem.h"
 
@@ -64,10 +65,13 @@ extern const struct route submit_routes[2];
 extern const struct route task_routes[5];
 extern const struct route list_routes[1];
 extern const struct route explain_routes[1];
+extern const struct route notify_routes[1];
 extern const struct route attempt_routes[2];
 extern const struct route service_routes[6];
 extern const struct route instance_routes[3];
 extern const struct route cluster_routes[4];
+extern const struct route lease_routes[2];
+extern const struct route report_routes[2];
 extern const struct route meta_routes[4];
 
 /* ---- call.c: answers. Each of them ends the call. ------------------------------------------ */
@@ -121,6 +125,23 @@ void api_log_task(struct api *api, enum log_level level, const char *event, cons
 
 wall_ms api_now(const struct api *api);
 
+/* attempts.c: what reports of one attempt and those of many share. */
+/* True if the attempt ended the way a result with this verdict would have ended it. */
+bool attempt_took_effect(const struct task *t, int32_t attempt, enum verdict_kind kind);
+/* Why an attempt is not the live one. */
+void attempt_stale_text(const struct task *t, int32_t attempt, struct err *ret);
+/* The end of an attempt is stored: counts it, and tells the owner of a task that waits again. */
+void attempt_ended(struct api *api, const struct task *t, const struct finish_item *item);
+/* How the task goes on after this verdict; the item's error points into it. */
+void attempt_decide(struct api_call *c, const struct task *t, const struct verdict *v,
+                    struct finish_item *ret);
+/* The members of a result, each checked by itself. `n` of them. */
+extern const struct field attempt_result_fields[];
+extern const size_t attempt_n_result_fields;
+
+/* cluster.c: whether another member has signed the request; the signature stands in its query. */
+bool call_is_signed(struct api_call *c);
+
 /* services.c: what calls about a service share. Appends ,"key":"time". */
 void api_put_time(struct buf *b, const char *key, wall_ms t);
 /* Whether the path's {name} may be a service's; if not, answers 400. */
@@ -128,6 +149,10 @@ bool call_check_service(struct api_call *c);
 /* Reads a text that a check of the node's decides on. */
 bool api_read_checked(struct api *api, struct fields *f, const struct json_token *value,
                       int (*check)(void *ctx, struct str s, struct err *err), struct str *ret);
+
+/* delivery.c: the member "delivery" of a service's settings and of its record. */
+bool delivery_read(struct fields *f, const struct json_token *value, struct service *ret);
+void delivery_put(struct buf *b, const struct service *s);
 
 /* Writes the policy that a service's tasks have by default; "" = none of its own. */
 void api_service_policy(const struct api *api, struct str service_name,

@@ -38,19 +38,21 @@ static bool found(struct api_call *c, const struct call_get *get, enum call_effe
     return false;
 }
 
-static void answer_stale(struct api_call *c, const struct task *t)
+void attempt_stale_text(const struct task *t, int32_t attempt, struct err *ret)
+{
+    if (attempt == t->attempt && (task_status_bit(t->status) & TASK_IN_FLIGHT))
+        err_set(ret, 0, "the deadline of attempt %d has passed", (int)t->attempt);
+    else if (task_status_bit(t->status) & TASK_IN_FLIGHT)
+        err_set(ret, 0, "attempt %d has ended; the live one is %d", (int)attempt, (int)t->attempt);
+    else
+        err_set(ret, 0, "attempt %d has ended; none is live, the last one was %d", (int)attempt,
+                (int)t->attempt);
+}
+
+static void answer_stale(struct api_call *c, const struct task *t, int32_t attempt)
 {
     struct err text;
-    int64_t attempt = 0;
-    bool is_last = str_to_i64(c->params[1], &attempt) && attempt == t->attempt;
-    if (is_last && (task_status_bit(t->status) & TASK_IN_FLIGHT))
-        err_set(&text, 0, "the deadline of attempt %d has passed", (int)t->attempt);
-    else if (task_status_bit(t->status) & TASK_IN_FLIGHT)
-        err_set(&text, 0, "attempt " STR_FMT " has ended; the live one is %d",
-                STR_ARG(c->params[1]), (int)t->attempt);
-    else
-        err_set(&text, 0, "attempt " STR_FMT " has ended; none is live, the last one was %d",
-                STR_ARG(c->params[1]), (int)t->attempt);
+    attempt_stale_text(t, attempt, &text);
     call_task_conflict(c, PROBLEM_STALE_ATTEMPT, t, text.text);
 }
 
@@ -85,8 +87,7 @@ static void read_task(struct result_state *s, void (*then)(struct mail *m))
     call_post(&s->call, call_prepare(&s->get.call, CALL_GET), then, effect_so_far(s));
 }
 
-/* True if the attempt ended the way this result would have ended it. */
-static bool took_effect(const struct task *t, int32_t attempt, enum verdict_kind kind)
+bool attempt_took_effect(const struct task *t, int32_t attempt, enum verdict_kind kind)
 {
     if (t->attempt != attempt)
         return false;
@@ -106,10 +107,10 @@ static bool took_effect(const struct task *t, int32_t attempt, enum verdict_kind
 
 static void answer_ended(struct result_state *s)
 {
-    if (took_effect(s->get.task, s->attempt, s->verdict.kind))
+    if (attempt_took_effect(s->get.task, s->attempt, s->verdict.kind))
         call_send_task(&s->call, s->get.task);
     else
-        answer_stale(&s->call, s->get.task);
+        answer_stale(&s->call, s->get.task, s->attempt);
 }
 
 static void on_read_again(struct mail *m)
@@ -134,6 +135,21 @@ static void count_end(struct api *api, enum finish_kind kind)
         counter_add(&counters->retries, 1);
 }
 
+void attempt_ended(struct api *api, const struct task *t, const struct finish_item *item)
+{
+    const struct hint h = {
+        .service_name = t->service_name,
+        .shard = t->shard,
+        .lane = task_lane(item->priority, item->retry_count > 0),
+        .id = t->id,
+        .attempt = t->attempt,
+        .next_attempt_time = item->next_attempt_time,
+    };
+    count_end(api, item->kind);
+    if (item->kind == FINISH_RETRY || item->kind == FINISH_PUT_BACK)
+        (void)api->env.notify(api->env.ctx, &h); /* else a scan finds it */
+}
+
 static void on_finished(struct mail *m)
 {
     struct result_state *s = OWNER_OF(m, struct result_state, op.op.mail);
@@ -146,7 +162,7 @@ static void on_finished(struct mail *m)
     }
     s->is_stored = s->item.result == FINISH_DONE;
     if (s->is_stored) {
-        count_end(c->api, s->item.kind);
+        attempt_ended(c->api, s->get.task, &s->item);
         LOG(c->api->env.log, LOG_DEBUG, "task.result", NULL, F_Z("traceId", s->get.task->trace_id),
             F_STR("bizUuid", s->get.task->biz_uuid), F_INT("attempt", s->attempt),
             F_Z("verdict", verdict_name(s->verdict.kind)));
@@ -154,10 +170,10 @@ static void on_finished(struct mail *m)
     read_task(s, on_read_again);
 }
 
-static void finish(struct result_state *s)
+void attempt_decide(struct api_call *c, const struct task *t, const struct verdict *v,
+                    struct finish_item *ret)
 {
-    const struct api *api = s->call.api;
-    const struct task *t = s->get.task;
+    const struct api *api = c->api;
     char policy[TASK_POLICY_MAX + 1];
     struct retry_facts facts = {
         .id = t->id,
@@ -174,11 +190,15 @@ static void finish(struct result_state *s)
         api_service_policy(api, t->service_name, policy);
         facts.policy = str_from(policy);
     }
-    retry_decide(api->env.policies, &facts, &s->verdict, api_now(api), &s->call.loop->rng,
-                 &s->item);
-    s->item.from = TASK_IN_FLIGHT;
-    s->item.alert = api->cfg.alerts && s->item.kind == FINISH_FAIL;
-    s->item.node = str_from(api->env.node_name);
+    retry_decide(api->env.policies, &facts, v, api_now(api), &c->loop->rng, ret);
+    ret->from = TASK_IN_FLIGHT;
+    ret->alert = api->cfg.alerts && ret->kind == FINISH_FAIL;
+    ret->node = str_from(api->env.node_name);
+}
+
+static void finish(struct result_state *s)
+{
+    attempt_decide(&s->call, s->get.task, &s->verdict, &s->item);
     s->op.op.kind = STORE_FINISH;
     s->op.items = &s->item;
     s->op.n = 1;
@@ -217,16 +237,19 @@ static bool read_wait(struct fields *f, const struct json_token *value)
     return field_duration(f, value, 0, INT64_MAX, &ms);
 }
 
+const struct field attempt_result_fields[] = {
+    {"success", read_bool},    {"retryable", read_bool}, {"message", read_text},
+    {"retryAfter", read_wait}, {"snooze", read_wait},
+};
+const size_t attempt_n_result_fields =
+    sizeof(attempt_result_fields) / sizeof(attempt_result_fields[0]);
+
 /* Checks the members one by one, so that a problem names the one at fault; what they mean together
  * is verdict_read_result's business. */
 static bool check_result_fields(struct api_call *c, struct problem *p)
 {
-    static const struct field result_fields[] = {
-        {"success", read_bool},    {"retryable", read_bool}, {"message", read_text},
-        {"retryAfter", read_wait}, {"snooze", read_wait},
-    };
     struct fields f = {.doc = &c->loop->doc, .text = &c->text, .problem = p};
-    return fields_read(&f, 0, result_fields, sizeof(result_fields) / sizeof(result_fields[0]));
+    return fields_read(&f, 0, attempt_result_fields, attempt_n_result_fields);
 }
 
 static bool read_result(struct result_state *s, struct problem *p)
@@ -302,7 +325,7 @@ static void on_extended(struct mail *m)
     struct api_call *c = &s->call;
     int rc = s->op.call.op.rc;
     if (rc == ERR_CONFLICT && s->op.task) {
-        answer_stale(c, s->op.task);
+        answer_stale(c, s->op.task, s->op.attempt);
     } else if (rc == ERR_NOT_FOUND) {
         call_not_found(c, "traceId", c->params[0]);
     } else if (rc) {

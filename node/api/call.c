@@ -148,7 +148,8 @@ void call_store_failed(struct api_call *c, const struct store_op *op, enum call_
     bool is_transient = rc == ERR_UNAVAILABLE || rc == ERR_TIMEOUT || rc == ERR_SHUTDOWN ||
                         rc == ERR_BUSY || rc == ERR_NOMEM;
     enum problem_kind kind = is_transient ? PROBLEM_UNAVAILABLE : PROBLEM_INTERNAL;
-    problem_set(&p, kind, NULL, "the database operation failed: %s", err_name(rc));
+    problem_set(&p, kind, NULL, "the database operation failed: %s",
+                rc == ERR_TIMEOUT && op->err.text[0] ? op->err.text : err_name(rc));
     if (!is_transient)
         LOG(c->api->env.log, LOG_ERROR, "api.store_failed", "an operation failed for good",
             F_Z("error", err_name(rc)), F_Z("detail", op->err.text),

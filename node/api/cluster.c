@@ -160,7 +160,7 @@ static bool read_hints(struct api_call *c, uint32_t list, struct hint **ret, str
 }
 
 /* The signature's parts stand in the query. */
-static bool is_signed(struct api_call *c)
+bool call_is_signed(struct api_call *c)
 {
     const struct api_env *env = &c->api->env;
     struct str rest = c->req->query;
@@ -212,7 +212,7 @@ static void hints_handle(struct api_call *c)
 {
     struct problem p;
 
-    if (!is_signed(c))
+    if (!call_is_signed(c))
         problem_set(&p, PROBLEM_NO_SUCH_PATH, NULL, "there is nothing at this path");
     else if (call_parse_body(c, &p)) {
         take_hints(c, &p);

@@ -30,6 +30,7 @@ static const char *gate_reason(enum gate g)
         [GATE_STORE] = "The database cannot be reached. It runs when the database is back.",
         [GATE_STOPPING] = "This node is stopping. It runs when the node, or another, takes over.",
         [GATE_UNREAD] = "It is due and was not read into memory yet: many tasks are ahead of it.",
+        [GATE_WORKER] = "It is due and waits for a worker to lease it.",
         [GATE_FOREIGN] = "It is due. Its owner is another node, which knows more: ask that one.",
     };
     assert(g >= GATE_NONE && g <= GATE_FOREIGN);
@@ -37,11 +38,12 @@ static const char *gate_reason(enum gate g)
 }
 
 /* Of tasks that are not waiting: the gate is what they are. */
-static const char *status_gate(enum task_status status, const char **ret_reason)
+static const char *status_gate(enum task_status status, bool is_pull, const char **ret_reason)
 {
     switch (status) {
     case TASK_SENDING:
-        *ret_reason = "An attempt is on its way to the service.";
+        *ret_reason = is_pull ? "A worker has leased it; nextInstant is the end of the lease."
+                              : "An attempt is on its way to the service.";
         return "in-flight";
     case TASK_SENT:
         *ret_reason = "The service has accepted it and still owes the result.";
@@ -88,8 +90,10 @@ static struct buf *put_common(struct explain_state *s, const char *owner, const 
 static void answer_waiting(struct explain_state *s)
 {
     const struct sched_explanation *e = &s->query.answer;
-    struct buf *b =
-        put_common(s, *e->owner ? e->owner : NULL, gate_name(e->gate), gate_reason(e->gate));
+    const char *reason = e->gate == GATE_FOREIGN && !*e->owner
+                             ? "It is due. Nobody owns its service now: see GET /api/cluster."
+                             : gate_reason(e->gate);
+    struct buf *b = put_common(s, *e->owner ? e->owner : NULL, gate_name(e->gate), reason);
     if (e->gate == GATE_QUEUE)
         buf_addf(b, ",\"place\":%u", (unsigned)e->place);
     else
@@ -107,7 +111,9 @@ static void on_explained(struct mail *m)
 static void answer_not_waiting(struct explain_state *s)
 {
     const char *reason;
-    const char *gate = status_gate(s->op.task->status, &reason);
+    const struct api_env *env = &s->call.api->env;
+    bool is_pull = env->is_pull(env->ctx, s->op.task->service_name);
+    const char *gate = status_gate(s->op.task->status, is_pull, &reason);
     struct buf *b = put_common(s, NULL, gate, reason);
     buf_addz(b, ",\"place\":null,\"serviceReady\":null,\"serviceInFlight\":null,"
                 "\"concurrency\":null}");

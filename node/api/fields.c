@@ -2,6 +2,7 @@
 #include "node/api/fields.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/timefmt.h"
@@ -95,6 +96,27 @@ bool fields_read(struct fields *f, uint32_t obj, const struct field *table, size
                                table[i].name);
     }
     return true;
+}
+
+bool field_object(struct fields *f, const struct json_token *value, const struct field *table,
+                  size_t n, void *ctx)
+{
+    struct fields inside = *f;
+    char path[PROBLEM_FIELD_MAX];
+
+    if (value->type != JSON_OBJECT)
+        return wrong_type(f, value, "an object");
+    inside.ctx = ctx;
+    if (fields_read(&inside, (uint32_t)(value - f->doc->tokens), table, n))
+        return true;
+    if (f->problem->field[0]) {
+        (void)snprintf(
+            path, sizeof(path), "%s.%.*s", f->name,
+            (int)utf8_cut(str_from(f->problem->field), sizeof(path) - strlen(f->name) - 2),
+            f->problem->field);
+        problem_field(f->problem, str_from(path));
+    }
+    return false;
 }
 
 bool field_string(struct fields *f, const struct json_token *value, struct str *ret)

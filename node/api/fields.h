@@ -29,6 +29,10 @@ struct field {
 /* Reads the object at token `obj`; n <= 32. */
 bool fields_read(struct fields *f, uint32_t obj, const struct field *table, size_t n);
 
+/* An object inside: its members are read by the table with `ctx` as their ctx; a problem with one
+ * of them names "<field>.<member>". */
+bool field_object(struct fields *f, const struct json_token *value, const struct field *table,
+                  size_t n, void *ctx);
 bool field_string(struct fields *f, const struct json_token *value, struct str *ret);
 /* As name_valid has it. */
 bool field_name(struct fields *f, const struct json_token *value, size_t max, struct str *ret);

@@ -24,6 +24,10 @@ struct http_request {
     struct str body;
     unsigned loop;           /* which loop it belongs to: 0 to threads - 1 */
     struct mailbox *mailbox; /* that loop's: what handlers wait for comes back through it */
+    /* The handler's to set: called once, on the loop's thread, if the client closes its side before
+     * the answer. The request still has to be answered, later. */
+    void (*on_hangup)(struct http_request *req);
+    void *user; /* for the handler that set it */
 };
 
 struct http_answer {

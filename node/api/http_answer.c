@@ -19,6 +19,7 @@ static const struct {
 } reasons[] = {
     {200, "OK"},
     {201, "Created"},
+    {202, "Accepted"},
     {204, "No Content"},
     {400, "Bad Request"},
     {404, "Not Found"},

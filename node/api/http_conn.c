@@ -104,8 +104,19 @@ static void bury(struct conn *c)
     loop->dead = c;
 }
 
+/* Whoever has the request hears that nobody waits for its answer any more. */
+static void tell_hangup(struct conn *c)
+{
+    void (*on_hangup)(struct http_request * req) = c->req.on_hangup;
+
+    c->req.on_hangup = NULL;
+    if (c->busy && on_hangup)
+        on_hangup(&c->req);
+}
+
 void conn_close(struct conn *c)
 {
+    tell_hangup(c);
     if (c->state != CONN_CLOSED) {
         conn_set(c, CONN_CLOSED);
         if (c->readable)
@@ -167,6 +178,7 @@ static void hand_over(struct conn *c)
     conn_set(c, CONN_HANDLING);
     c->req.loop = c->loop->index;
     c->req.mailbox = c->loop->mailbox;
+    c->req.on_hangup = NULL;
     c->busy = true;
     c->loop->n_busy++;
     atomic_fetch_add(&s->n_requests, 1);
@@ -321,6 +333,8 @@ static void on_readable(int fd, short what, void *arg)
         stop_reading(c);
         if (c->state == CONN_LINGER)
             conn_close(c);
+        else if (c->busy)
+            tell_hangup(c);
         else
             end_of_input(c);
     } else if (errno != EAGAIN && errno != EINTR) {

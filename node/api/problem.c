@@ -31,6 +31,7 @@ static const struct problem_row problem_rows[PROBLEM_N_KINDS] = {
     [PROBLEM_IN_FLIGHT] = {409, TYPE("in-flight"), "An attempt is under way"},
     [PROBLEM_FINISHED] = {409, TYPE("finished"), "The task's state does not allow this"},
     [PROBLEM_STALE_ATTEMPT] = {409, TYPE("stale-attempt"), "That attempt is not the live one"},
+    [PROBLEM_NOT_PULLED] = {409, TYPE("not-pulled"), "The service is not in pull mode"},
     [PROBLEM_IN_USE] = {409, TYPE("in-use"), "Live tasks still need it"},
     [PROBLEM_LIMIT] = {409, TYPE("limit-reached"), "There are as many as there may be"},
     [PROBLEM_TOO_LARGE] = {413, TYPE("too-large"), "Too large"},

@@ -18,9 +18,9 @@ struct route_part {
         (routes), sizeof(routes) / sizeof((routes)[0])                                             \
     }
 static const struct route_part parts[] = {
-    PART(submit_routes),   PART(task_routes),    PART(list_routes),
-    PART(explain_routes),  PART(attempt_routes), PART(service_routes),
-    PART(instance_routes), PART(cluster_routes), PART(meta_routes),
+    PART(submit_routes),  PART(task_routes),    PART(list_routes),    PART(explain_routes),
+    PART(notify_routes),  PART(attempt_routes), PART(service_routes), PART(instance_routes),
+    PART(cluster_routes), PART(lease_routes),   PART(report_routes),  PART(meta_routes),
 };
 
 #define VERB_BIT(verb) (1u << (verb))

@@ -30,6 +30,8 @@ static void put_service(struct buf *b, const struct api *api, const struct servi
              ",\"shards\":%d,\"concurrency\":%d,\"timeout\":\"%s\",\"paused\":%s,\"version\":%lld",
              (int)s->shards, (int)(s->concurrency > 0 ? s->concurrency : cfg->default_concurrency),
              timeout, s->paused ? "true" : "false", (long long)s->version);
+    buf_addz(b, ",\"delivery\":");
+    delivery_put(b, s);
     api_put_time(b, "createdAt", s->created_at);
     api_put_time(b, "updatedAt", s->updated_at);
     buf_addc(b, '}');
@@ -199,6 +201,21 @@ static bool read_policy(struct fields *f, const struct json_token *value)
            policy_find_named(s->call.api, s->in.policy, f->problem);
 }
 
+static bool read_delivery(struct fields *f, const struct json_token *value)
+{
+    return delivery_read(f, value, &((struct put_state *)f->ctx)->in);
+}
+
+/* Only workers that fetch their tasks themselves have no address. */
+static bool has_address(const struct service *s, struct problem *p)
+{
+    if (s->base_url.p || s->delivery == DELIVERY_PULL)
+        return true;
+    problem_set(p, PROBLEM_MISSING_FIELD, "baseUrl", "baseUrl is required");
+    problem_hint(p, "A service whose delivery has the mode \"pull\" needs none.");
+    return false;
+}
+
 static void on_put(struct mail *m)
 {
     struct put_state *s = OWNER_OF(m, struct put_state, op.call.op.mail);
@@ -214,12 +231,9 @@ static void on_put(struct mail *m)
 static void put_handle(struct api_call *c)
 {
     static const struct field put_fields[] = {
-        {"baseUrl", read_base_url, .required = true},
-        {"secret", read_secret},
-        {"shards", read_shards},
-        {"concurrency", read_concurrency},
-        {"timeout", read_timeout},
-        {"policy", read_policy},
+        {"baseUrl", read_base_url},        {"secret", read_secret},   {"shards", read_shards},
+        {"concurrency", read_concurrency}, {"timeout", read_timeout}, {"policy", read_policy},
+        {"delivery", read_delivery},
     };
     struct put_state *s = (struct put_state *)c;
     struct problem p;
@@ -230,7 +244,8 @@ static void put_handle(struct api_call *c)
     s->in.shards = 1;
     s->op.in = &s->in;
     if (!call_parse_body(c, &p) ||
-        !fields_read(&f, 0, put_fields, sizeof(put_fields) / sizeof(put_fields[0]))) {
+        !fields_read(&f, 0, put_fields, sizeof(put_fields) / sizeof(put_fields[0])) ||
+        !has_address(&s->in, &p)) {
         call_problem(c, &p);
         return;
     }

@@ -26,6 +26,7 @@ static void count_outcome(struct api *api, const struct submit_item *item)
     case SUBMIT_REFUSED:
     case SUBMIT_FOREIGN:
     case SUBMIT_FAILED:
+    case SUBMIT_BUSY:
         counter_add(&counters->refused, 1);
         break;
     }
@@ -50,6 +51,8 @@ static enum problem_kind refusal_kind(const struct submit_item *item)
         return PROBLEM_KEY_TAKEN;
     case SUBMIT_FAILED:
         return PROBLEM_NOT_STORABLE;
+    case SUBMIT_BUSY:
+        return PROBLEM_UNAVAILABLE;
     default:
         break;
     }
@@ -63,18 +66,25 @@ static void put_refusal(struct buf *b, const struct submit_item *item, enum prob
 {
     const struct task *e = item->existing;
     struct problem p;
-    if (kind == PROBLEM_KEY_TAKEN)
+    if (kind == PROBLEM_KEY_TAKEN) {
         problem_set(&p, kind, "bizUuid",
                     "this bizUuid belongs to a task of service %.*s, handler %.*s",
                     STR_ARG(e->service_name), STR_ARG(e->handler));
-    else if (kind == PROBLEM_NOT_STORABLE)
+    } else if (kind == PROBLEM_NOT_STORABLE) {
         problem_set(&p, kind, NULL, "%s", item->err.text);
-    else if (kind == PROBLEM_ALREADY_EXISTS)
+    } else if (kind == PROBLEM_UNAVAILABLE) {
+        problem_set(&p, kind, "bizUuid", "%s", item->err.text);
+        problem_hint(&p, "Nothing was stored. Try again in a second, or when that transaction has "
+                         "ended.");
+    } else if (kind == PROBLEM_ALREADY_EXISTS) {
         problem_set(&p, kind, "bizUuid", "a task with this bizUuid exists already");
-    else
+    } else {
         problem_set(&p, kind, "bizUuid", "a task that is %s cannot be replaced",
                     task_status_name(e->status));
+    }
     problem_put_open(b, &p);
+    if (kind == PROBLEM_UNAVAILABLE)
+        buf_addz(b, ",\"effect\":\"none\"");
     if (!e)
         return;
     if (kind == PROBLEM_KEY_TAKEN)

@@ -75,6 +75,9 @@ enum etcd_op {
     /* key, mod_revision: deletes the key if that is its mod_revision. answer.is_done; else
      * answer.kvs[0] is what stands there, if anything does. */
     ETCD_DELETE_IF,
+    /* lease, of anybody → answer.ttl_s, what is left of it, and answer.granted_ttl_s, what a
+     * keep-alive makes of it. A lost lease is ERR_NOT_FOUND. */
+    ETCD_LEASE_TTL,
 };
 
 /* Valid inside on_done only, with what it points to. */
@@ -82,6 +85,7 @@ struct etcd_answer {
     int64_t revision; /* the store's, when it answered */
     int64_t lease;
     int64_t ttl_s;
+    int64_t granted_ttl_s;
     int64_t n_deleted;
     bool is_done;
     struct etcd_kv *kvs; /* NULL when there are none */
@@ -91,7 +95,7 @@ struct etcd_answer {
 /* Errors, in rc:
  * ERR_UNAVAILABLE  no endpoint took the call: refused, unreachable, without a leader
  * ERR_TIMEOUT      time ran out while an endpoint was silent
- * ERR_NOT_FOUND    the lease does not exist (any more): keep-alive, revoke, put, create
+ * ERR_NOT_FOUND    the lease does not exist (any more): keep-alive, revoke, put, create, its TTL
  * ERR_INVALID      user, password, permission, or something in the request is wrong
  * ERR_BUSY         etcd's own limits: too many requests, no space left
  * ERR_PROTOCOL     an answer that is not etcd's

@@ -122,6 +122,7 @@ const char *etcd_path(enum etcd_op op)
         [ETCD_DELETE] = "/v3/kv/deleterange",
         [ETCD_CREATE] = "/v3/kv/txn",
         [ETCD_DELETE_IF] = "/v3/kv/txn",
+        [ETCD_LEASE_TTL] = "/v3/lease/timetolive",
     };
 
     return paths[op];
@@ -135,6 +136,7 @@ void etcd_encode_call(const struct etcd_call *c, struct buf *dst)
         break;
     case ETCD_LEASE_KEEP_ALIVE:
     case ETCD_LEASE_REVOKE:
+    case ETCD_LEASE_TTL:
         put_number_object(dst, "ID", c->lease);
         break;
     case ETCD_PUT:

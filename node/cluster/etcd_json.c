@@ -289,6 +289,19 @@ static void read_lease(struct reader *r, const struct etcd_call *c, uint32_t obj
                              "the lease does not exist any more");
 }
 
+/* Less than a second left is no field at all, and a lease that is gone has -1. */
+static void read_lease_ttl(struct reader *r, const struct etcd_call *c, struct etcd_answer *a)
+{
+    a->lease = read_count(r, 0, "ID");
+    a->ttl_s = read_i64(r, 0, "TTL");
+    a->granted_ttl_s = read_count(r, 0, "grantedTTL");
+    if (a->lease != c->lease)
+        (void)fail_field(r, "ID");
+    else if (a->ttl_s < 0)
+        (void)etcd_fault_set(r->fault, ERR_NOT_FOUND, ETCD_CURE_NONE,
+                             "the lease does not exist any more");
+}
+
 static void read_answer(struct reader *r, const struct etcd_call *c, uint32_t obj,
                         struct etcd_answer *a)
 {
@@ -307,6 +320,9 @@ static void read_answer(struct reader *r, const struct etcd_call *c, uint32_t ob
     case ETCD_CREATE:
     case ETCD_DELETE_IF:
         read_txn(r, c, a);
+        break;
+    case ETCD_LEASE_TTL:
+        read_lease_ttl(r, c, a);
         break;
     case ETCD_LEASE_REVOKE:
     case ETCD_PUT:

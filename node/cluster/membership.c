@@ -18,15 +18,30 @@ void membership_timer(struct event *timer, int64_t ms)
         event_active(timer, EV_TIMEOUT, 0);
 }
 
-void membership_trouble(struct membership *m, int rc, const char *what, const struct err *err)
+void membership_bad_key(struct membership *m, int rc, const char *what, const struct err *err)
 {
     struct err told = *err;
 
     if (told.text[0] == '\0')
         (void)err_set(&told, rc, "%s", err_name(rc));
     err_wrap(&told, "%s", what);
-    m->is_troubled = true;
     m->cfg.on_trouble(m->cfg.ctx, rc, &told);
+}
+
+void membership_trouble(struct membership *m, enum membership_trouble which, int rc,
+                        const char *what, const struct err *err)
+{
+    m->troubles |= which;
+    membership_bad_key(m, rc, what, err);
+}
+
+void membership_well(struct membership *m, enum membership_trouble which)
+{
+    unsigned before = m->troubles;
+
+    m->troubles &= ~(unsigned)which;
+    if (before && !m->troubles)
+        m->cfg.on_trouble(m->cfg.ctx, 0, &(struct err){0});
 }
 
 /* ---- Leaving ------------------------------------------------------------------------------- */

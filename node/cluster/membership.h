@@ -6,13 +6,16 @@
  * every ttl/3, and a watch from that reading's revision + 1 tells of changes sooner.
  *
  * Failures: a key that another process holds is asked for again every ttl/3, and as soon as the
- * watch sees it go; on_held says whose it is. A lease that is lost (keep-alive says so, the key is
- * gone or under another lease in a reading or an event) brings on_lost, a new lease and the key
- * anew. A watch that broke, or whose revision the store does not have any more because it was put
- * back to an earlier state, is replaced after a full reading. While no endpoint answers, everything
- * is tried again with pauses of at most ttl/3 and nothing is reported but on_trouble: whether the
- * lease lives cannot be known. A key that cannot be read as a member, or whose member has another
- * name, is left out and reported by on_trouble.
+ * watch sees it go; on_held says whose it is. A key of this name that nobody keeps alive is taken
+ * away first: one without a lease at once, one under a lease when its silence is longer than that
+ * of a process that lives could be. One of a newer boot epoch is left to its lease. A lease that is
+ * lost (keep-alive says so, the key is gone or under another lease in a reading or an event) brings
+ * on_lost, a new lease and the key anew. A watch that broke, or whose revision the store does not
+ * have any more because it was put back to an earlier state, is replaced after a full reading.
+ * While no endpoint answers, everything is tried again with pauses of at most ttl/3 and nothing is
+ * reported but on_trouble: whether the lease lives cannot be known. A key that cannot be read as a
+ * member, or whose member has another name, or that has no lease and so would be believed for ever,
+ * is left out and reported by on_trouble.
  *
  * All functions belong to the loop's thread; no callback runs inside a function of this header. */
 #ifndef JF_CLUSTER_MEMBERSHIP_H
@@ -37,9 +40,11 @@ struct membership_config {
     /* All members, after each full reading and each event. `asked_at` is that of the last full
      * reading. Borrowed for the call. */
     void (*on_members)(void *ctx, mono_ms asked_at, const struct member *members, size_t n);
-    /* Something failed, again after each failure (the owner limits its log), or, with rc 0, a full
-     * reading worked after a failure. ERR_CORRUPT: etcd is well, but a key in it is no member; once
-     * for each writing of the key. ERR_TOO_BIG: the same of a key that was one too many. */
+    /* Something failed, again after each failure (the owner limits its log), or, with rc 0, all
+     * that had failed works again: what could not be written was written, what could not be read
+     * was read. ERR_CORRUPT: etcd is well, but a key in it is no member; once for each writing of
+     * the key. ERR_TOO_BIG: the same of a key that was one too many. Neither is followed by rc 0.
+     */
     void (*on_trouble)(void *ctx, int rc, const struct err *err);
 };
 

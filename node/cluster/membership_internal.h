@@ -14,11 +14,29 @@
 #define MEMBERSHIP_NOBODY (-1) /* no lease at all; 0 is a key without one */
 
 /*   GRANTING ──▶ CREATING ──▶ OURS      CREATING is also waiting for another holder's end.
- *      ▲            │          │
+ *      ▲          ▲ │ ▲        │
+ *      │          │ ▼ │        │         ASKING whether anybody keeps that one's lease alive,
+ *      │     ASKING ─▶ CLEARING│         and CLEARING the key away if not
  *      ├────────────┴──────────┤         the lease is gone
  *      └───── REVOKING ◀───────┘         the key is: nothing may come back under that lease
  *   any of them ──▶ LEAVING */
-enum key_state { KEY_GRANTING, KEY_CREATING, KEY_OURS, KEY_REVOKING, KEY_LEAVING };
+enum key_state {
+    KEY_GRANTING,
+    KEY_CREATING,
+    KEY_ASKING,
+    KEY_CLEARING,
+    KEY_OURS,
+    KEY_REVOKING,
+    KEY_LEAVING
+};
+
+/* What does not work, each until the same works again. */
+enum membership_trouble {
+    TROUBLE_READING = 1,
+    TROUBLE_WATCHING = 2,
+    TROUBLE_WRITING = 4,
+    TROUBLE_KEEPING_ALIVE = 8,
+};
 
 /* The newest that a reading or the watch has told of the key. */
 struct key_seen {
@@ -41,6 +59,9 @@ struct membership_key {
     int64_t lease;    /* 0 = none */
     int64_t revision; /* the key was this node's at this one */
     int64_t holder;   /* the lease that on_held told of last */
+    int64_t holder_epoch;
+    int64_t holder_revision; /* of its key's last writing */
+    int64_t held_revision;   /* of the store, when it held the key */
     struct key_seen seen;
 };
 
@@ -63,6 +84,7 @@ struct membership_list {
     int64_t revision_then; /* the same, when the reading was asked for */
     int64_t told_revision; /* keys that are no members were reported up to here */
     struct etcd_watch *watch;
+    bool is_watch_created;
     mono_ms watch_since;
     mono_ms watch_at;                                        /* after a break: not before */
     int64_t n_breaks;                                        /* in a row */
@@ -81,7 +103,7 @@ struct membership {
     int64_t third_ms;  /* of the TTL: the period of everything, and its longest pause */
     struct backoff pauses;
     struct rng rng;
-    bool is_troubled; /* since the last reading that worked */
+    unsigned troubles; /* enum membership_trouble */
     bool is_leaving;
     struct event leave_timer;
     mono_ms leave_until;
@@ -93,8 +115,13 @@ struct membership {
 /* A timer that cannot be added for want of memory fires at once instead of never. */
 void membership_timer(struct event *timer, int64_t ms);
 
-/* Reports a failure: "<what>: <text>". The owner may have left when it returns. */
-void membership_trouble(struct membership *m, int rc, const char *what, const struct err *err);
+/* Reports a failure: "<what>: <text>". The owner may have left when it returns, and so with the
+ * next one. */
+void membership_trouble(struct membership *m, enum membership_trouble which, int rc,
+                        const char *what, const struct err *err);
+void membership_well(struct membership *m, enum membership_trouble which); /* that works (again) */
+/* Reports a key that is no member. */
+void membership_bad_key(struct membership *m, int rc, const char *what, const struct err *err);
 
 /* When leaving is done; m may be gone when it returns. */
 void membership_left(struct membership *m);

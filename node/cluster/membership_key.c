@@ -5,7 +5,10 @@
  * only when it is newer than the last writing that etcd confirmed, and is looked at once no call is
  * under way that could make it old. A key that is gone while its lease lives takes the lease with
  * it: a writing that is still on its way then finds no lease, and cannot leave a key behind that
- * nobody keeps alive. */
+ * nobody keeps alive.
+ *
+ * A key that others left behind is deleted as it was read, by its revision, and then created like
+ * any other: whoever wrote it in between is the holder. */
 #include <assert.h>
 
 #include <event2/event.h>
@@ -91,17 +94,22 @@ static void alive_failed(struct membership *m, int rc, const struct err *err)
     struct membership_key *k = &m->key;
 
     membership_timer(&k->alive_timer, backoff_delay(&m->pauses, ++k->n_alive_failures, &m->rng));
-    membership_trouble(m, rc, "keeping the lease alive", err);
+    membership_trouble(m, TROUBLE_KEEPING_ALIVE, rc, "keeping the lease alive", err);
 }
 
 static void on_alive(struct etcd_call *c)
 {
     struct membership *m = c->ctx;
 
-    if (c->rc == ERR_NOT_FOUND) {
-        lose(m, KEY_GRANTING, 0, "the lease ran out or was revoked");
-    } else if (c->rc) {
+    if (c->rc && c->rc != ERR_NOT_FOUND) {
         alive_failed(m, c->rc, &c->err);
+        return;
+    }
+    membership_well(m, TROUBLE_KEEPING_ALIVE);
+    if (m->is_leaving)
+        return;
+    if (c->rc) {
+        lose(m, KEY_GRANTING, 0, "the lease ran out or was revoked");
     } else {
         m->key.n_alive_failures = 0;
         alive_later(m);
@@ -124,18 +132,25 @@ static void on_alive_timer(evutil_socket_t fd, short events, void *ctx)
 /* ---- Each state's call --------------------------------------------------------------------- */
 
 static const char *const asked_for[] = {
-    [KEY_GRANTING] = "asking for a lease",   [KEY_CREATING] = "creating the key",
-    [KEY_OURS] = "writing the key",          [KEY_REVOKING] = "revoking the old lease",
+    [KEY_GRANTING] = "asking for a lease",
+    [KEY_CREATING] = "creating the key",
+    [KEY_ASKING] = "asking for the holder's lease",
+    [KEY_CLEARING] = "deleting the key that nobody keeps alive",
+    [KEY_OURS] = "writing the key",
+    [KEY_REVOKING] = "revoking the old lease",
     [KEY_LEAVING] = "giving the lease back",
 };
 
 static void failed(struct membership *m, int rc, const struct err *err)
 {
-    const char *what = asked_for[m->key.state];
+    struct membership_key *k = &m->key;
+    const char *what = asked_for[k->state];
 
-    m->key.is_dirty = true; /* whether it was written is not known */
-    membership_timer(&m->key.timer, pause_ms(m));
-    membership_trouble(m, rc, what, err);
+    k->is_dirty = true; /* whether it was written is not known */
+    if (k->state == KEY_ASKING || k->state == KEY_CLEARING)
+        k->state = KEY_CREATING;
+    membership_timer(&k->timer, pause_ms(m));
+    membership_trouble(m, TROUBLE_WRITING, rc, what, err);
 }
 
 static void granted(struct membership *m, const struct etcd_call *c)
@@ -160,6 +175,8 @@ static void registered(struct membership *m, const struct etcd_call *c)
     if (!c->answer.is_done)
         k->is_dirty = true; /* an earlier try put it there, with what was right then */
     m->cfg.on_registered(m->cfg.ctx);
+    if (!m->is_leaving)
+        membership_well(m, TROUBLE_WRITING);
     judge(m);
     step(m);
 }
@@ -168,21 +185,60 @@ static void held(struct membership *m, const struct etcd_call *c)
 {
     struct membership_key *k = &m->key;
     const struct etcd_kv *kv = &c->answer.kvs[0];
-    struct member holder;
+    bool is_told = k->holder == kv->lease || !kv->lease; /* without a lease nobody holds it */
+    struct member holder = {0};
     struct err err = {0};
-    bool is_over = k->seen.revision > c->answer.revision && k->seen.lease == MEMBERSHIP_NOBODY;
+    int rc = member_parse(kv->value, &holder, &err);
 
+    k->holder = kv->lease;
+    k->holder_epoch = rc ? 0 : holder.epoch;
+    k->holder_revision = kv->mod_revision;
+    k->held_revision = c->answer.revision;
+    k->state = kv->lease ? KEY_ASKING : KEY_CLEARING;
+    if (!is_told && rc)
+        membership_bad_key(m, rc == ERR_INVALID ? ERR_CORRUPT : rc,
+                           "this node's key is held by what is no member", &err);
+    else if (!is_told)
+        m->cfg.on_held(m->cfg.ctx, &holder);
+    if (!m->is_leaving)
+        step(m);
+}
+
+/* A process keeps its lease alive every third of what it was granted for, and may be late by as
+ * much as this cluster's TTL: a lease like this node's runs out before that. A later process of
+ * this name is none of ours to judge. */
+static bool is_abandoned(const struct membership *m, const struct etcd_answer *a)
+{
+    int64_t silent_s = a->granted_ttl_s - a->ttl_s;
+    bool is_later = m->self.epoch && m->key.holder_epoch > m->self.epoch;
+
+    return !is_later && silent_s > a->granted_ttl_s / 3 + m->key.call.ttl_s;
+}
+
+static void asked(struct membership *m, const struct etcd_call *c)
+{
+    struct membership_key *k = &m->key;
+    bool is_over = k->seen.revision > k->held_revision && k->seen.lease == MEMBERSHIP_NOBODY;
+
+    if (c->rc || is_abandoned(m, &c->answer)) {
+        k->state = KEY_CLEARING;
+        step(m);
+        return;
+    }
+    k->state = KEY_CREATING;
     k->n_failures = 0;
     membership_timer(&k->timer, is_over ? 0 : m->third_ms);
-    if (k->holder == kv->lease)
-        return;
-    k->holder = kv->lease;
-    int rc = member_parse(kv->value, &holder, &err);
-    if (rc)
-        membership_trouble(m, rc == ERR_INVALID ? ERR_CORRUPT : rc,
-                           "this node's key is held by what is no member", &err);
+    membership_well(m, TROUBLE_WRITING);
+}
+
+/* Paused when somebody wrote it anew. */
+static void cleared(struct membership *m, const struct etcd_call *c)
+{
+    m->key.state = KEY_CREATING;
+    if (c->answer.is_done)
+        step(m);
     else
-        m->cfg.on_held(m->cfg.ctx, &holder);
+        membership_timer(&m->key.timer, pause_ms(m));
 }
 
 static void created(struct membership *m, const struct etcd_call *c)
@@ -197,6 +253,7 @@ static void written(struct membership *m, const struct etcd_call *c)
 {
     m->key.revision = c->answer.revision;
     m->key.n_failures = 0;
+    membership_well(m, TROUBLE_WRITING);
     judge(m);
     step(m);
 }
@@ -225,6 +282,8 @@ static void on_done(struct etcd_call *c)
 
     if (c->op == ETCD_LEASE_REVOKE && (!c->rc || is_gone))
         revoked(m);
+    else if (c->op == ETCD_LEASE_TTL && (!c->rc || is_gone))
+        asked(m, c);
     else if (is_gone && c->op != ETCD_LEASE_GRANT)
         lease_is_gone(m);
     else if (c->rc)
@@ -233,6 +292,8 @@ static void on_done(struct etcd_call *c)
         granted(m, c);
     else if (c->op == ETCD_CREATE)
         created(m, c);
+    else if (c->op == ETCD_DELETE_IF)
+        cleared(m, c);
     else
         written(m, c);
 }
@@ -260,6 +321,8 @@ static void step(struct membership *m)
     static const enum etcd_op ops[] = {
         [KEY_GRANTING] = ETCD_LEASE_GRANT,
         [KEY_CREATING] = ETCD_CREATE,
+        [KEY_ASKING] = ETCD_LEASE_TTL,
+        [KEY_CLEARING] = ETCD_DELETE_IF,
         [KEY_OURS] = ETCD_PUT,
         [KEY_REVOKING] = ETCD_LEASE_REVOKE,
         [KEY_LEAVING] = ETCD_LEASE_REVOKE,
@@ -276,7 +339,8 @@ static void step(struct membership *m)
     if (k->state == KEY_CREATING)
         k->seen = (struct key_seen){0};
     k->call.op = ops[k->state];
-    k->call.lease = k->lease;
+    k->call.lease = k->state == KEY_ASKING ? k->holder : k->lease;
+    k->call.mod_revision = k->holder_revision;
     k->call.timeout_ms = k->state == KEY_LEAVING ? time_to_leave(m) : m->third_ms;
     if ((is_writing && encode(m)) || etcd_start(m->etcd, &k->call))
         failed(m, ERR_NOMEM, &(struct err){0});

@@ -62,11 +62,15 @@ static void drop_until(struct membership_list *l, int64_t revision)
     l->n = kept;
 }
 
-/* Errors: ERR_CORRUPT (no member, or not the one of this key), ERR_NOMEM. */
-static int parse(struct str name, struct str value, struct member *ret, struct err *err)
+/* Errors: ERR_CORRUPT (no member, not the one of this key, or nobody's), ERR_NOMEM. */
+static int parse(struct str name, const struct etcd_kv *kv, struct member *ret, struct err *err)
 {
-    int rc = member_parse(value, ret, err);
+    int rc;
 
+    if (!kv->lease) /* not even a process that died would be taken for dead */
+        return err_set(err, ERR_CORRUPT,
+                       "left out: the key has no lease, so no node keeps it; delete it");
+    rc = member_parse(kv->value, ret, err);
     if (rc == ERR_INVALID)
         return ERR_CORRUPT;
     if (!rc && !str_eqz(name, ret->name))
@@ -82,7 +86,10 @@ static void report(struct membership *m, const struct etcd_kv *kv, int rc, const
     if (kv->mod_revision <= m->list.told_revision)
         return;
     (void)utf8_clean(what, sizeof(what), kv->key);
-    membership_trouble(m, rc, what, err);
+    if (rc == ERR_NOMEM)
+        membership_trouble(m, TROUBLE_READING, rc, what, err);
+    else
+        membership_bad_key(m, rc, what, err);
 }
 
 /* What a key says since kv->mod_revision; without a value when is_there is false. The owner may
@@ -101,7 +108,7 @@ static void learn(struct membership *m, const struct etcd_kv *kv, bool is_there)
     if (is_found && e->revision >= kv->mod_revision)
         return;
     if (is_there)
-        rc = parse(name, kv->value, &member, &err);
+        rc = parse(name, kv, &member, &err);
     if (name_valid(name, MEMBER_NAME_MAX)) {
         if (!is_found)
             e = insert(l, at);
@@ -149,6 +156,7 @@ static void watch_end(struct membership_list *l)
 {
     etcd_watch_stop(l->watch);
     l->watch = NULL;
+    l->is_watch_created = false;
 }
 
 static void watch_pause(struct membership *m)
@@ -161,9 +169,12 @@ static void watch_pause(struct membership *m)
 /* It may stand on another server than before, or on one with another past. */
 static void on_created(void *ctx, int64_t revision, const char *why)
 {
+    struct membership *m = ctx;
+
     (void)revision;
     (void)why;
-    read_start(ctx);
+    m->list.is_watch_created = true;
+    read_start(m);
 }
 
 static void on_events(void *ctx, int64_t revision, const struct etcd_event *events, size_t n)
@@ -197,7 +208,7 @@ static void on_broken(void *ctx, int rc, int64_t compact_revision, const struct 
     watch_pause(m);
     if (!l->call.flight)
         read_later(m);
-    membership_trouble(m, rc, "watching the members", err);
+    membership_trouble(m, TROUBLE_WATCHING, rc, "watching the members", err);
 }
 
 static void watch_begin(struct membership *m, int64_t revision)
@@ -215,7 +226,8 @@ static void watch_begin(struct membership *m, int64_t revision)
     l->watch_since = clock_mono();
     if (etcd_watch_start(m->etcd, &cfg, &l->watch)) {
         watch_pause(m);
-        membership_trouble(m, ERR_NOMEM, "watching the members", &(struct err){0});
+        membership_trouble(m, TROUBLE_WATCHING, ERR_NOMEM, "watching the members",
+                           &(struct err){0});
     }
 }
 
@@ -227,7 +239,7 @@ static void read_failed(struct membership *m, int rc, const struct err *err)
 
     l->is_wanted = false;
     membership_timer(&l->timer, backoff_delay(&m->pauses, ++l->n_failures, &m->rng));
-    membership_trouble(m, rc, "reading the members", err);
+    membership_trouble(m, TROUBLE_READING, rc, "reading the members", err);
 }
 
 static void forget(struct membership *m, int64_t revision)
@@ -264,7 +276,6 @@ static void on_read(struct etcd_call *c)
 {
     struct membership *m = c->ctx;
     struct membership_list *l = &m->list;
-    bool was_troubled = m->is_troubled;
 
     if (c->rc) {
         read_failed(m, c->rc, &c->err);
@@ -272,9 +283,9 @@ static void on_read(struct etcd_call *c)
     }
     l->n_failures = 0;
     l->asked_at = l->asking_at;
-    m->is_troubled = false;
-    if (was_troubled)
-        m->cfg.on_trouble(m->cfg.ctx, 0, &(struct err){0});
+    membership_well(m, TROUBLE_READING);
+    if (!m->is_leaving && l->is_watch_created) /* one that broke at once would be well each time */
+        membership_well(m, TROUBLE_WATCHING);
     if (!m->is_leaving)
         take(m, &c->answer);
     if (!m->is_leaving && !l->watch && l->asking_at >= l->watch_at)

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "node/core/sched_internal.h"
+#include "node/core/sched_lease.h"
 
 #define BIT(t) (1u << (t))
 
@@ -212,6 +212,7 @@ void sched_free(struct sched *s)
         free(e);
     }
     map64_fini(&s->entries);
+    lease_list_free(s);
     for (size_t i = 0; i < s->n_svcs; i++)
         svc_free(s, s->svcs[i]);
     free(s->svcs);

@@ -14,6 +14,10 @@
  * a GHOST: at its deadline (at once if it is this node's own from an earlier epoch) it is rescued,
  * which is a FINISH that repeats the row's status, attempt and deadline in its condition.
  *
+ * A service in pull mode is claimed for its workers: READY tasks wait until a lease asks for them,
+ * and once claimed they are the worker's (action LEASED) and forgotten here; the row stays SENDING
+ * until the worker reports or its deadline rescues it like any other.
+ *
  * Every `now` is the store's clock as the caller knows it, and may step back: nothing fires early
  * since the claim itself compares the store's clock. */
 #ifndef JF_CORE_SCHED_H
@@ -41,7 +45,14 @@ struct sched_config {
     bool alerts;     /* a FAILED task goes to the outbox */
 };
 
-enum action_kind { ACTION_SCAN, ACTION_CLAIM, ACTION_SEND, ACTION_FINISH };
+enum action_kind {
+    ACTION_SCAN,
+    ACTION_CLAIM,
+    ACTION_SEND,
+    ACTION_FINISH,
+    ACTION_LEASED,
+    ACTION_LEASE_DONE
+};
 
 /* Asks the caller to do something. Pointers and spans stay valid until the answer comes in. */
 struct action {
@@ -55,6 +66,10 @@ struct action {
             int64_t timeout_ms;            /* for the request */
             const struct service *service; /* borrowed until the next sched_services */
         } send;                            /* answer: sched_answered */
+        struct {
+            void *ctx;         /* of the lease */
+            struct task *task; /* the claimed row; the caller's now: task_free */
+        } leased;              /* LEASED: no answer; of LEASE_DONE no task: the lease is gone */
     };
 };
 
@@ -163,33 +178,6 @@ struct sched_stats {
     uint64_t n_rescued;
 };
 void sched_stats(const struct sched *s, struct sched_stats *ret);
-
-/* What keeps a task from running, as this node sees it. */
-enum gate {
-    GATE_NONE,        /* nothing: it is being claimed or sent */
-    GATE_TIME,        /* its time has not come */
-    GATE_PAUSED,      /* its service is paused */
-    GATE_CONCURRENCY, /* its service's slots are all taken */
-    GATE_CAPACITY,    /* the node's own slots are all taken */
-    GATE_QUEUE,       /* due, waits its turn: `place` */
-    GATE_STORE,       /* the database is away */
-    GATE_STOPPING,    /* this node is stopping */
-    GATE_UNREAD,      /* due, and not yet read into memory (a backlog) */
-    GATE_FOREIGN,     /* another member owns it, or nobody does for now */
-};
-const char *gate_name(enum gate g); /* "time", "paused", … */
-
-struct sched_explanation {
-    enum gate gate;
-    char owner[MEMBER_NAME_MAX + 1]; /* by this node's view; "" = nobody */
-    bool tracked;
-    uint32_t place;     /* QUEUE: how many of its lane go first */
-    uint32_t n_ready;   /* of its service */
-    uint32_t n_sending; /* of its service */
-    uint32_t concurrency;
-};
-void sched_explain(const struct sched *s, wall_ms now, struct str service_name, int32_t shard,
-                   int64_t id, wall_ms next_attempt_time, struct sched_explanation *ret);
 
 /* Aborts when an invariant is broken; for tests. */
 void sched_check(const struct sched *s);

@@ -7,13 +7,19 @@
  * never take the last of theirs while one waits. When three quarters of the node's own slots are
  * taken, the rest is kept for services below their fair share, so that one slow service leaves room
  * for the others. */
-#include "node/core/sched_internal.h"
+#include "node/core/sched_lease.h"
 
 #include <stdlib.h>
 
 uint32_t svc_concurrency(const struct sched *s, const struct svc *v)
 {
-    return (uint32_t)(v->conf->concurrency > 0 ? v->conf->concurrency : s->cfg.default_concurrency);
+    if (is_pull(v)) /* the workers' own business */
+        return UINT32_MAX;
+    uint64_t n =
+        (uint64_t)(v->conf->concurrency > 0 ? v->conf->concurrency : s->cfg.default_concurrency);
+    if (v->conf->delivery == DELIVERY_BATCH)
+        n *= (uint64_t)v->conf->batch_size;
+    return n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
 }
 
 /* The slots that belong to retries; a service with a single slot shares it by turns instead. */
@@ -24,11 +30,18 @@ static uint32_t retry_slots(uint32_t concurrency)
     return n ? n : concurrency > 1;
 }
 
+/* A single slot is shared by turns, and so is what workers ask for: how much they can take at once
+ * is not known here. */
+static bool takes_turns(const struct svc *v, uint32_t concurrency)
+{
+    return concurrency == 1 || is_pull(v);
+}
+
 static bool can_start_retry(const struct svc *v, uint32_t concurrency)
 {
     if (!v->n_ready_retries || v->n_slots >= concurrency)
         return false;
-    if (concurrency == 1)
+    if (takes_turns(v, concurrency))
         return v->n_ready == v->n_ready_retries || v->since_retry >= SCHED_QUANTUM;
     return v->n_retry_slots < retry_slots(concurrency);
 }
@@ -39,7 +52,7 @@ static bool can_start_first(const struct svc *v, uint32_t concurrency)
 
     if (v->n_ready == v->n_ready_retries || v->n_slots >= concurrency)
         return false;
-    if (concurrency == 1)
+    if (takes_turns(v, concurrency))
         return !v->n_ready_retries || v->since_retry < SCHED_QUANTUM;
     return v->n_slots - v->n_retry_slots < concurrency - kept;
 }
@@ -48,7 +61,7 @@ bool svc_can_start(const struct svc *v, const struct sched *s)
 {
     uint32_t concurrency = svc_concurrency(s, v);
 
-    return !v->conf->paused && !v->gone &&
+    return !v->conf->paused && !v->gone && (!is_pull(v) || v->lease_head) &&
            (can_start_first(v, concurrency) || can_start_retry(v, concurrency));
 }
 
@@ -105,6 +118,7 @@ void ready_push(struct sched *s, struct entry *e)
     v->n_ready_retries += e->lane->number >= TASK_RETRY_LANES;
     entry_move(s, e, TRACK_READY);
     ring_update(s, v);
+    lease_news(s, v);
 }
 
 void ready_remove(struct sched *s, struct entry *e)
@@ -135,6 +149,8 @@ static struct entry *svc_pick(const struct sched *s, const struct svc *v)
     int32_t from = 0;
     int32_t to = TASK_RETRY_LANES;
 
+    if (is_pull(v) && !v->lease_head)
+        return NULL;
     if (!can_start_first(v, concurrency)) {
         if (!can_start_retry(v, concurrency))
             return NULL;
@@ -156,12 +172,17 @@ static void claim_start(struct sched *s, struct entry *e, struct actions *out)
     ready_remove(s, e);
     v->since_retry = e->lane->number >= TASK_RETRY_LANES ? 0 : v->since_retry + 1;
     entry_move(s, e, TRACK_CLAIMING);
-    ring_update(s, v);
     item = &actions_add(out, ACTION_CLAIM)->claim;
     item->id = e->id;
     item->attempt = e->attempt;
     item->timeout_ms =
         v->conf->timeout_ms > 0 ? v->conf->timeout_ms : (int32_t)s->cfg.default_timeout_ms;
+    if (is_pull(v))
+        lease_take(s, e, item);
+    if (!e->asked)
+        e->claimed_for = e->lease ? e->lease->number : 0;
+    item->lease = e->claimed_for;
+    ring_update(s, v);
 }
 
 /* True if the node may start one more of this service. */
@@ -177,12 +198,10 @@ static bool has_capacity(const struct sched *s, const struct svc *v)
     return v->n_in_flight < max / (s->n_ring + 1) + 1;
 }
 
-void claim_pump(struct sched *s, struct actions *out)
+static void pump_turns(struct sched *s, struct actions *out)
 {
     uint32_t idle_turns = 0;
 
-    if (!s->store_up || s->stopping || s->now < s->pause_until)
-        return;
     while (s->ring && idle_turns < s->n_ring) {
         struct svc *v = s->ring;
         struct entry *e;
@@ -199,6 +218,14 @@ void claim_pump(struct sched *s, struct actions *out)
     }
 }
 
+void claim_pump(struct sched *s, struct actions *out)
+{
+    if (!s->store_up || s->stopping || s->now < s->pause_until)
+        return;
+    pump_turns(s, out);
+    lease_round_end(s);
+}
+
 /* A task that came back from a claim goes on only while its service may run. Whose it is by now
  * does not matter: the claim has decided that. */
 static bool may_run(const struct sched *s, const struct entry *e)
@@ -208,15 +235,22 @@ static bool may_run(const struct sched *s, const struct entry *e)
     return !s->stopping && !v->conf->paused && !v->gone;
 }
 
-static void claim_won(struct sched *s, struct entry *e, struct task *t, struct actions *out)
+/* `lease`: for whom it was asked; NULL when for a request. */
+static void claim_won(struct sched *s, struct entry *e, struct lease *lease, struct task *t,
+                      struct actions *out)
 {
     struct action *a;
 
     assert(t && t->id == e->id && t->attempt == e->attempt + 1);
     assert(t->deadline_at - t->claimed_at > s->cfg.ghost_margin_ms);
     e->attempt = t->attempt;
+    if (lease && may_run(s, e) && lease_give(s, lease, t, out)) {
+        entry_forget(s, e);
+        return;
+    }
     entry_move(s, e, TRACK_SENDING);
-    if (!may_run(s, e)) { /* since the claim was asked for: give it back */
+    /* Something has changed since the claim was asked for: give it back. */
+    if (lease || is_pull(e->lane->svc) || !may_run(s, e)) {
         const struct verdict unsent = {.kind = VERDICT_UNSENT, .retry_after_ms = -1};
 
         sched_answered(s, s->now, t, &unsent, out);
@@ -246,9 +280,12 @@ void sched_claimed(struct sched *s, wall_ms now, int rc, struct claim_item *item
                    struct actions *out)
 {
     struct entry *e = sched_entry(s, item->id);
+    struct lease *lease;
 
     s->now = now;
     assert(e && e->track == TRACK_CLAIMING);
+    lease = e->lease;
+    e->lease = NULL;
     if (rc) {
         sched_store_pause(s);
         e->asked = true;
@@ -256,6 +293,7 @@ void sched_claimed(struct sched *s, wall_ms now, int rc, struct claim_item *item
             ready_push(s, e);
         else
             entry_forget(s, e);
+        lease_claim_back(s, lease, out);
         return;
     }
     e->asked = false;
@@ -263,7 +301,7 @@ void sched_claimed(struct sched *s, wall_ms now, int rc, struct claim_item *item
     s->pause_until = WALL_NONE;
     switch (item->result) {
     case CLAIM_WON:
-        claim_won(s, e, item->task, out);
+        claim_won(s, e, lease, item->task, out);
         item->task = NULL;
         break;
     case CLAIM_NOT_DUE:
@@ -282,6 +320,7 @@ void sched_claimed(struct sched *s, wall_ms now, int rc, struct claim_item *item
         entry_forget(s, e);
         break;
     }
+    lease_claim_back(s, lease, out);
 }
 
 mono_ms claim_fence(const struct task *t, int64_t margin_ms, mono_ms asked_at, wall_ms now,

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The scheduler's books, read from outside: statistics, explanations, and the check of its
  * invariants. */
-#include "node/core/sched_internal.h"
+#include "node/core/sched_explain.h"
+
+#include "node/core/sched_lease.h"
 
 void sched_stats(const struct sched *s, struct sched_stats *ret)
 {
@@ -28,7 +30,8 @@ const char *gate_name(enum gate g)
         [GATE_PAUSED] = "paused",     [GATE_CONCURRENCY] = "concurrency",
         [GATE_CAPACITY] = "capacity", [GATE_QUEUE] = "queue",
         [GATE_STORE] = "store",       [GATE_STOPPING] = "stopping",
-        [GATE_UNREAD] = "unread",     [GATE_FOREIGN] = "foreign",
+        [GATE_UNREAD] = "unread",     [GATE_WORKER] = "worker",
+        [GATE_FOREIGN] = "foreign",
     };
 
     assert(g >= GATE_NONE && g <= GATE_FOREIGN);
@@ -46,6 +49,8 @@ static uint32_t place_in_lane(const struct entry *e)
 
 static enum gate ready_gate(const struct sched *s, const struct svc *v, const struct entry *e)
 {
+    if (is_pull(v) && !v->lease_head)
+        return GATE_WORKER;
     if (v->n_slots >= svc_concurrency(s, v))
         return GATE_CONCURRENCY;
     if (sched_in_flight(s) >= s->cfg.max_in_flight)
@@ -64,7 +69,7 @@ void sched_explain(const struct sched *s, wall_ms now, struct str service_name, 
     if (v) {
         ret->n_ready = v->n_ready;
         ret->n_sending = v->n_slots;
-        ret->concurrency = svc_concurrency(s, v);
+        ret->concurrency = is_pull(v) ? 0 : svc_concurrency(s, v);
     }
     if (s->stopping)
         ret->gate = GATE_STOPPING;
@@ -81,6 +86,20 @@ void sched_explain(const struct sched *s, wall_ms now, struct str service_name, 
     else if (v && e && e->track == TRACK_READY) {
         ret->gate = ready_gate(s, v, e);
         ret->place = place_in_lane(e);
+    }
+}
+
+/* By the hash over the members, all lanes of a shard alike. */
+static void check_ownership(const struct sched *s, const struct svc *v)
+{
+    for (int32_t shard = 0; shard < v->n_shards; shard++) {
+        bool owned = sched_owns(s, v->name, shard);
+
+        for (size_t i = 0; i < TASK_LANES; i++) {
+            const struct lane *l = v->lanes[(size_t)shard * TASK_LANES + i];
+
+            assert(!l || l->owned == owned);
+        }
     }
 }
 
@@ -122,6 +141,9 @@ void sched_check(const struct sched *s)
         assert(is_timed == (e->timer.pos != 0));
         assert((e->finish != NULL) == (e->track == TRACK_FINISHING || e->track == TRACK_PARKED));
         assert(e->track != TRACK_GHOST || e->ghost);
+        /* Of another's shard only what this node may have claimed. */
+        assert(e->lane->owned || e->asked || !(is_queued(e->track) || e->track == TRACK_GHOST));
+        assert(!e->lease || e->track == TRACK_CLAIMING);
         /* Claims come back to a lane that was filled up meanwhile. */
         assert(e->lane->n_tracked <= s->cfg.lane_limit + s->cfg.max_in_flight);
     }
@@ -131,4 +153,7 @@ void sched_check(const struct sched *s)
     assert(sched_in_flight(s) <= s->cfg.max_in_flight);
     for (size_t i = 0; i < s->n_svcs; i++)
         check_service(s, s->svcs[i]);
+    for (size_t i = 0; i < s->n_svcs; i++)
+        check_ownership(s, s->svcs[i]);
+    lease_list_check(s);
 }

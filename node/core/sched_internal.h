@@ -15,9 +15,7 @@
 #define SCHED_RETRY_SHARE 4      /* retries own one of so many slots of a service */
 #define SCHED_STORE_PAUSE_MS 100 /* after claims or a finish that the store did not take */
 #define SCHED_STORE_PAUSE_MAX_MS 3000
-#define SCHED_EARLY_SHIFT_MAX                                                                      \
-    8 /* a claim that is too early is asked again after 256 ms at most                             \
-       */
+#define SCHED_EARLY_SHIFT_MAX 8 /* too early: asked again after 256 ms at most */
 
 /* Where an entry stands. Allowed moves: see entry_move. */
 enum track {
@@ -43,13 +41,14 @@ struct ghost {
 };
 
 struct lane;
-
+struct lease;
 struct entry {
-    struct heap_node timer; /* first, so that a node is its entry */
-    struct entry *prev;     /* of the READY queue */
-    struct entry *next;
+    struct heap_node timer;    /* first, so that a node is its entry */
+    struct entry *prev, *next; /* of the READY queue */
     struct lane *lane;
     struct ghost *ghost;        /* owned; of a GHOST and of its rescue */
+    struct lease *lease;        /* of a CLAIMING in pull mode: who gets it */
+    int64_t claimed_for;        /* number of the lease that it was first asked for; 0 = a request */
     struct finish_item *finish; /* owned, error text behind it; FINISHING and PARKED */
     int64_t id;
     wall_ms next_attempt_time;
@@ -82,8 +81,7 @@ struct lane {
 };
 
 struct queue {
-    struct entry *head;
-    struct entry *tail;
+    struct entry *head, *tail;
     uint32_t n;
 };
 
@@ -100,6 +98,8 @@ struct svc {
     uint32_t since_retry;   /* first attempts started since the last retry */
     uint32_t n_in_flight;   /* slots and finishes */
     uint32_t n_entries;
+    struct lease *lease_head, *lease_tail; /* open ones, in the order in which they asked */
+    uint32_t n_leases;                     /* all that name it */
     struct svc *ring_prev; /* ring of services that can start something; NULL = not in it */
     struct svc *ring_next;
     bool listed; /* in the list of the present sched_services call */
@@ -121,6 +121,10 @@ struct sched {
     struct heap scans;  /* of lanes */
     struct svc *ring;   /* whose turn is next */
     uint32_t n_ring;
+    struct lease *leases; /* all; owned */
+    struct lease *round;  /* those that the present pump claims for; NULL between two pumps */
+    uint64_t pull_news;
+    int64_t n_leases; /* so far: numbers them */
     uint32_t n_tracks[TRACK_N];
     uint32_t n_scans_out; /* keys of the scan that is out */
     wall_ms now;
@@ -128,10 +132,7 @@ struct sched {
     int64_t pause_ms;
     bool store_up;
     bool stopping;
-    uint64_t n_claims_lost;
-    uint64_t n_claims_early;
-    uint64_t n_finishes_lost;
-    uint64_t n_rescued;
+    uint64_t n_claims_lost, n_claims_early, n_finishes_lost, n_rescued;
 };
 
 /* sched.c */
@@ -140,8 +141,8 @@ void entry_move(struct sched *s, struct entry *e, enum track to);
  * the task is read again). */
 struct entry *entry_add(struct sched *s, struct lane *l, int64_t id, int32_t attempt,
                         wall_ms next_attempt_time);
-/* True if one more task of the service may be tracked: the last quarter of max_tracked is kept for
- * services with few, so that backlogs of some leave room for the others. */
+/* True if one more task of the service may be tracked: the last quarter is kept for services with
+ * few, so that backlogs of some leave room for others. */
 bool svc_may_track(const struct sched *s, const struct svc *v);
 void entry_forget(struct sched *s, struct entry *e);
 void entry_wait(struct sched *s, struct entry *e, wall_ms until); /* → WAITING */

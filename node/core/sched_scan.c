@@ -9,7 +9,7 @@
  *
  * Failures: a scan that came back with an error leaves the cursors alone and is asked again. A task
  * for which there is no room sets the cursor back before itself (entry_add). */
-#include "node/core/sched_internal.h"
+#include "node/core/sched_lease.h"
 
 #include <string.h>
 
@@ -77,8 +77,8 @@ static int64_t scan_interval(const struct sched *s)
     return s->cfg.scan_interval_ms < half ? s->cfg.scan_interval_ms : half;
 }
 
-/* At instants that all lanes share, so that one statement reads many of them whenever they came; each
- * node at its own, so that the database does not hear from all of them at once. */
+/* At instants that all lanes share, so that one statement reads many of them whenever they came;
+ * each node at its own, so that the database does not hear from all of them at once. */
 static wall_ms next_round(const struct sched *s, int64_t interval_ms)
 {
     wall_ms phase = (wall_ms)(hash_bytes(s->cfg.node, 0) % (uint64_t)interval_ms);
@@ -117,6 +117,20 @@ static bool lane_key(struct sched *s, struct lane *l, struct scan_key *k)
     return true;
 }
 
+/* Where a lane is read on, rows for which there is no room would be read again. What the slack
+ * brings is known as a rule, and needs none. */
+static uint32_t row_limit(const struct sched *s, const struct scan_key *k)
+{
+    const struct lane *l = k->ctx;
+    bool reads_on = k->from_time == l->cursor.time && k->from_id == l->cursor.id;
+    uint32_t limit = SCHED_SCAN_ROWS / s->n_scans_out;
+    uint32_t lane_limit = s->cfg.lane_limit;
+
+    if (reads_on && has_reading_room(s, l))
+        lane_limit -= l->n_tracked;
+    return limit < lane_limit ? limit : lane_limit;
+}
+
 void scan_plan(struct sched *s, struct actions *out)
 {
     size_t first_action = out->n;
@@ -144,12 +158,9 @@ void scan_plan(struct sched *s, struct actions *out)
     }
     if (!s->n_scans_out)
         return;
-    uint32_t limit = SCHED_SCAN_ROWS / s->n_scans_out;
-    if (limit > s->cfg.lane_limit)
-        limit = s->cfg.lane_limit;
     for (size_t i = first_action; i < out->n; i++) {
         if (out->list[i].kind == ACTION_SCAN)
-            out->list[i].scan.limit = limit;
+            out->list[i].scan.limit = row_limit(s, &out->list[i].scan);
     }
 }
 
@@ -176,6 +187,8 @@ static void see_ghost(struct sched *s, struct lane *l, const struct scan_row *r)
         e = NULL;
     }
     if (!e) {
+        if (!ghost_is_near(s, l->svc, r))
+            return;
         e = entry_add(s, l, r->id, r->attempt, r->next_attempt_time);
         if (!e)
             return;

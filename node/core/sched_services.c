@@ -214,7 +214,7 @@ void sched_services(struct sched *s, wall_ms now, const struct service *list, si
             svc_each_lane(s, v, lane_stop);
             svc_pause(s, v);
         }
-        if (v->gone && !v->n_entries && !s->n_scans_out)
+        if (v->gone && !v->n_entries && !v->n_leases && !s->n_scans_out)
             svc_free(s, v);
         else
             s->svcs[kept++] = v;

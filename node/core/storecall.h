@@ -14,6 +14,8 @@ enum call_what {
     CALL_MOVE,
     CALL_RUN,
     CALL_EXTEND,
+    CALL_GET_MANY, /* this and the next: attemptcall.h */
+    CALL_EXTEND_MANY,
     CALL_SERVICE_PUT,
     CALL_SERVICE_PAUSE,
     CALL_SERVICE_DELETE,
@@ -124,6 +126,7 @@ struct call_service_delete {
 
 struct call_service_list {
     struct store_call call;
+    bool fold; /* first carries over what jobflow_submit() has noted (node/store/seen.h) */
     struct service *services; /* free(): one block with its strings, by name */
     size_t n;
 };

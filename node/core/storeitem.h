@@ -3,6 +3,9 @@
 #ifndef JF_CORE_STOREITEM_H
 #define JF_CORE_STOREITEM_H
 
+#include <inttypes.h>
+#include <stdio.h>
+
 #include "proto/task.h"
 
 /* ---- Submission -------------------------------------------------------------------------- */
@@ -15,7 +18,8 @@ enum submit_result {
     SUBMIT_REPLACED,  /* `existing` is the record as it stands now */
     SUBMIT_REFUSED,   /* on_conflict says reject, or replace met a task in flight or finished */
     SUBMIT_FOREIGN,   /* the key belongs to another service or handler: `existing` */
-    SUBMIT_FAILED     /* this row alone cannot be written: see `err` */
+    SUBMIT_FAILED,    /* this row alone cannot be written: see `err` */
+    SUBMIT_BUSY       /* nor now: another transaction has the key, and has not ended; likewise */
 };
 
 /* Fields of a repeat that differ from what is stored. */
@@ -28,11 +32,15 @@ struct submit_item {
     struct task *task; /* owned by the asker */
     enum on_conflict on_conflict;
     bool absolute_time; /* execute_time was given, not a delay: compare it in a repeat */
+    /* The store's, for its driver: how long a batch that begins with this item waits for others'
+     * transactions that have keys of it; 0 = as usual. */
+    int32_t patience_ms;
     /* Out. */
     enum submit_result result;
     unsigned mismatch;
-    struct task *existing; /* owned by the asker afterwards: task_free; NULL if CREATED or FAILED */
-    struct err err;        /* of FAILED */
+    struct task
+        *existing;  /* owned by the asker afterwards: task_free; NULL if CREATED, FAILED, BUSY */
+    struct err err; /* of FAILED and BUSY */
 };
 
 /* ---- Claim ------------------------------------------------------------------------------- */
@@ -49,12 +57,28 @@ struct claim_item {
     int64_t id;
     int32_t attempt;    /* as read; a claim that wins makes it attempt + 1 */
     int32_t timeout_ms; /* the service's, for a task that has none of its own */
+    int64_t lease;      /* of this process, that it is asked for; 0 = for a request */
     void *ctx;          /* the asker's */
     /* Out. */
     enum claim_result result;
     wall_ms next_attempt_time; /* of NOT_DUE */
     struct task *task;         /* of WON: the claimed row; owned by the asker afterwards */
 };
+
+#define CLAIM_HOLDER_MAX 160
+/* What stands in claimed_by: "<node>/<epoch>", of a lease "<node>/<epoch>/<lease>". A claim is
+ * recognised by it when its answer was lost, and for a worker that must be its own: another lease
+ * of the same process may have handed the task to a worker long ago. */
+static inline struct str claim_holder(const struct claim_item *item, struct str claimed_by,
+                                      char dst[CLAIM_HOLDER_MAX])
+{
+    int len;
+
+    if (!item->lease)
+        return claimed_by;
+    len = snprintf(dst, CLAIM_HOLDER_MAX, STR_FMT "/%" PRId64, STR_ARG(claimed_by), item->lease);
+    return (struct str){dst, len < CLAIM_HOLDER_MAX ? (size_t)len : CLAIM_HOLDER_MAX - 1};
+}
 
 /* ---- The end of an attempt --------------------------------------------------------------- */
 
@@ -121,7 +145,7 @@ struct scan_row {
     int32_t retry_count;
     int32_t max_retry;
     int32_t priority;
-    bool own_orphan; /* SENDING, claimed under this node's name by an earlier epoch */
+    bool own_orphan; /* SENDING, claimed for a request by an earlier epoch of this node */
     char policy[TASK_POLICY_MAX + 1]; /* "" = none of its own */
 };
 

@@ -73,6 +73,13 @@ static int64_t header_wait(struct str value, int64_t cap, wall_ms now)
     return at > now ? at_most(at - now, cap) : 0;
 }
 
+static void verdict_begin(struct verdict *v, int32_t http_status)
+{
+    v->http_status = http_status;
+    v->retry_after_ms = -1;
+    v->error[0] = '\0';
+}
+
 /* "<prefix>: <text>", or either alone. */
 static void put_error(struct verdict *v, const char *prefix, struct str text)
 {
@@ -104,23 +111,12 @@ static void put_http_error(struct verdict *v, const struct answer *a, const stru
     put_error(v, prefix, or_else(b->message, a->body));
 }
 
-static bool is_ok(int32_t status)
-{
-    return status >= 200 && status <= 299;
-}
-
-/* Trying the same request again cannot help. */
-static bool is_final(int32_t status)
-{
-    return status == 400 || status == 410 || status == 413 || status == 422;
-}
-
 /* The body knows more than the status: what it says about retrying goes first. */
 static void judge_failure(const struct answer *a, const struct verdict_body *b,
                           const struct verdict_limits *limits, wall_ms now, struct verdict *ret)
 {
-    bool final =
-        b->retryable == SAID_NO || (b->retryable == SAID_NOTHING && is_final(a->http_status));
+    bool final = b->retryable == SAID_NO ||
+                 (b->retryable == SAID_NOTHING && verdict_is_final(a->http_status));
 
     ret->kind = final ? VERDICT_FINAL : VERDICT_RETRY;
     if (final)
@@ -158,29 +154,41 @@ static void judge_ok(const struct answer *a, const struct verdict_body *b,
     }
 }
 
+void verdict_judge(const struct answer *a, const struct verdict_body *b,
+                   const struct verdict_limits *limits, wall_ms now, struct verdict *ret)
+{
+    verdict_begin(ret, a->http_status);
+    if (verdict_is_ok(a->http_status)) {
+        judge_ok(a, b, limits, now, ret);
+    } else {
+        judge_failure(a, b, limits, now, ret);
+        put_http_error(ret, a, b);
+    }
+}
+
+void verdict_not_done(struct verdict *ret, int32_t http_status, const char *why, struct str text)
+{
+    verdict_begin(ret, http_status);
+    ret->kind = VERDICT_RETRY;
+    put_error(ret, why, text);
+}
+
 static void judge_answer(const struct answer *a, const struct verdict_limits *limits, wall_ms now,
                          struct verdict *ret)
 {
     struct verdict_body b = VERDICT_BODY_INIT;
 
-    if (verdict_body_read(&b, a->body, a->body_cut)) {
-        ret->kind = VERDICT_RETRY;
-        put_error(ret, "", STR("no memory to read the answer"));
-    } else if (is_ok(a->http_status)) {
-        judge_ok(a, &b, limits, now, ret);
-    } else {
-        judge_failure(a, &b, limits, now, ret);
-        put_http_error(ret, a, &b);
-    }
+    if (verdict_body_read(&b, a->body, a->body_cut))
+        verdict_not_done(ret, a->http_status, "no memory to read the answer", (struct str){0});
+    else
+        verdict_judge(a, &b, limits, now, ret);
     verdict_body_fini(&b);
 }
 
 void verdict_read(const struct answer *a, const struct verdict_limits *limits, wall_ms now,
                   struct verdict *ret)
 {
-    ret->http_status = a->http_status;
-    ret->retry_after_ms = -1;
-    ret->error[0] = '\0';
+    verdict_begin(ret, a->http_status);
     if (!a->sent) {
         ret->kind = VERDICT_UNSENT;
         put_error(ret, "", a->failure);
@@ -200,9 +208,7 @@ int verdict_read_result(struct str body, const struct verdict_limits *limits, wa
     int rc = verdict_body_read_strictly(&b, body, err);
 
     if (!rc) {
-        ret->http_status = 0;
-        ret->retry_after_ms = -1;
-        ret->error[0] = '\0';
+        verdict_begin(ret, 0);
         judge_ok(&none, &b, limits, now, ret);
     }
     verdict_body_fini(&b);

@@ -112,18 +112,19 @@ static size_t flatten(char *p, size_t len)
 
 enum body_size { BODY_FITS, BODY_TOO_BIG };
 
-static int parse_mended(struct verdict_body *b, struct str body, bool cut, enum body_size size)
+static int parse_mended(struct json_doc *doc, struct buf *mended, struct str body, bool cut,
+                        enum body_size size, uint32_t max_tokens)
 {
     size_t cap = body.len * 3 + 1; /* U+FFFD takes three bytes */
-    buf_clear(&b->mended);
-    char *p = buf_room(&b->mended, cap);
+    buf_clear(mended);
+    char *p = buf_room(mended, cap);
 
     if (!p)
         return ERR_NOMEM;
-    b->mended.len = mend(p, utf8_clean(p, cap, body), cut);
+    mended->len = mend(p, utf8_clean(p, cap, body), cut);
     if (size == BODY_TOO_BIG)
-        b->mended.len = flatten(p, b->mended.len);
-    return json_parse(&b->doc, buf_str(&b->mended), MAX_TOKENS, NULL);
+        mended->len = flatten(p, mended->len);
+    return json_parse(doc, buf_str(mended), max_tokens, NULL);
 }
 
 /* Cheap for what most answers are: empty, "ok", or a page of HTML. */
@@ -219,12 +220,12 @@ static int read_member(struct verdict_body *b, const struct json_token *key,
                    STR_ARG(key->raw));
 }
 
-static int read_members(struct verdict_body *b, bool strict, struct err *err)
+static int read_members(struct verdict_body *b, const struct json_token *tokens, uint32_t obj,
+                        bool strict, struct err *err)
 {
-    const struct json_token *tokens = b->doc.tokens;
-    uint32_t at = 1;
+    uint32_t at = obj + 1;
 
-    for (uint32_t i = 0; i < tokens[0].n; i++) {
+    for (uint32_t i = 0; i < tokens[obj].n; i++) {
         int rc = read_member(b, &tokens[at], &tokens[at + 1], err);
         if (rc == ERR_NOMEM)
             return rc;
@@ -235,21 +236,34 @@ static int read_members(struct verdict_body *b, bool strict, struct err *err)
     return 0;
 }
 
-int verdict_body_read(struct verdict_body *b, struct str body, bool cut)
+int verdict_parse(struct json_doc *doc, struct buf *mended, struct str body, bool cut,
+                  uint32_t max_tokens)
 {
     int rc = ERR_INVALID;
 
     if (!looks_like_object(&body))
-        return 0;
+        return ERR_INVALID;
     if (!cut)
-        rc = json_parse(&b->doc, body, MAX_TOKENS, NULL);
+        rc = json_parse(doc, body, max_tokens, NULL);
     if (rc == ERR_INVALID)
-        rc = parse_mended(b, body, cut, BODY_FITS);
+        rc = parse_mended(doc, mended, body, cut, BODY_FITS, max_tokens);
+    return rc;
+}
+
+int verdict_body_read(struct verdict_body *b, struct str body, bool cut)
+{
+    int rc = verdict_parse(&b->doc, &b->mended, body, cut, MAX_TOKENS);
+
     if (rc == ERR_TOO_BIG)
-        rc = parse_mended(b, body, cut, BODY_TOO_BIG);
+        rc = parse_mended(&b->doc, &b->mended, body, cut, BODY_TOO_BIG, MAX_TOKENS);
     if (rc)
         return rc == ERR_NOMEM ? rc : 0;
-    return read_members(b, false, NULL);
+    return read_members(b, b->doc.tokens, 0, false, NULL);
+}
+
+int verdict_body_read_object(struct verdict_body *b, const struct json_doc *doc, uint32_t obj)
+{
+    return read_members(b, doc->tokens, obj, false, NULL);
 }
 
 int verdict_body_read_strictly(struct verdict_body *b, struct str body, struct err *err)
@@ -260,7 +274,7 @@ int verdict_body_read_strictly(struct verdict_body *b, struct str body, struct e
         return rc == ERR_NOMEM ? rc : ERR_INVALID;
     if (b->doc.tokens[0].type != JSON_OBJECT)
         return err_set(err, ERR_INVALID, "a result must be a JSON object");
-    rc = read_members(b, true, err);
+    rc = read_members(b, b->doc.tokens, 0, true, err);
     if (rc)
         return rc;
     if (b->success == SAID_NOTHING && b->snooze == SAID_NOTHING)

@@ -50,6 +50,7 @@ int view_read(struct view *v, enum view_source source, mono_ms asked_at,
     free(list->members);
     list->members = copy;
     list->n = n < VIEW_MEMBERS_MAX ? n : VIEW_MEMBERS_MAX;
+    list->n_cut = n - list->n;
     list->asked_at = asked_at;
     return 0;
 }
@@ -86,30 +87,25 @@ bool view_may_own(const struct member *m)
     return m->state == MEMBER_ACTIVE && m->hash_version == OWNERSHIP_HASH_VERSION;
 }
 
-size_t view_owners(const struct view *v, enum view_source source, struct str *ret_names)
+static bool has_given_up(enum member_state s)
 {
-    const struct view_list *list = &v->lists[source];
-    size_t n = 0;
-
-    for (size_t i = 0; i < list->n; i++) {
-        if (view_may_own(&list->members[i]))
-            ret_names[n++] = str_from(list->members[i].name);
-    }
-    return n;
+    return s == MEMBER_DRAINING || s == MEMBER_LEFT;
 }
 
-const struct member *view_disagrees(const struct view *v, enum view_source source, struct str self)
+size_t view_members(const struct view *v, enum view_source source, mono_ms now, struct member *ret)
 {
     const struct view_list *list = &v->lists[source];
+    bool has_rows = view_is_fresh(v, VIEW_ROWS, now);
 
-    for (size_t i = 0; i < list->n; i++) {
-        const struct member *m = &list->members[i];
+    if (list->n)
+        memcpy(ret, list->members, list->n * sizeof(*ret));
+    for (size_t i = 0; has_rows && i < list->n; i++) {
+        const struct member *row = view_find(v, VIEW_ROWS, str_from(ret[i].name));
 
-        if (m->state == MEMBER_ACTIVE && m->hash_version != OWNERSHIP_HASH_VERSION &&
-            !str_eqz(self, m->name))
-            return m;
+        if (row && row->epoch >= ret[i].epoch && has_given_up(row->state))
+            ret[i].state = row->state;
     }
-    return NULL;
+    return list->n;
 }
 
 const struct member *view_find(const struct view *v, enum view_source source, struct str name)

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who the live members are, from two witnesses: etcd (the list of a full read, kept up by a watch)
- * and the heartbeat rows of job_node. Pure: readings and the time go in, the names of those who may
- * own come out.
+ * and the heartbeat rows of job_node. Pure: readings and the time go in, the members come out.
  *
  * The age of a list is the age of its last full reading, counted from when it was asked for; events
  * of a watch change what it says, not its age. While etcd's list is no older than the TTL, it
  * counts; else the rows do, while they are no older than the TTL; else nobody owns anything. Both
  * witnesses may be wrong: the database's compare-and-set stays the judge.
  *
- * Only active members with this node's version of the ownership hash may own. */
+ * A member that gives up what it owns is heard by either witness: etcd may take no writes. */
 #ifndef JF_CORE_VIEW_H
 #define JF_CORE_VIEW_H
 
@@ -22,6 +21,7 @@ const char *view_source_name(enum view_source s); /* "none", "etcd", "rows" */
 struct view_list {
     struct member *members; /* owned; by name */
     size_t n;
+    size_t n_cut;       /* how many more there were */
     mono_ms asked_at;   /* INT64_MIN = never read */
     mono_ms trusted_at; /* see view_trust */
 };
@@ -55,13 +55,9 @@ enum view_source view_at(const struct view *v, mono_ms now, mono_ms *ret_until);
 /* Whether a member is active and owns by this node's version of the hash. */
 bool view_may_own(const struct member *m);
 
-/* The names of those who may own by a witness, borrowed until it is next read; at most
- * VIEW_MEMBERS_MAX. */
-size_t view_owners(const struct view *v, enum view_source source, struct str *ret_names);
-
-/* By a witness: an active member whose hash version is not ours, and who is not `self`; NULL when
- * all agree. */
-const struct member *view_disagrees(const struct view *v, enum view_source source, struct str self);
+/* The members by a witness, by name; at most VIEW_MEMBERS_MAX. One that a fresh row of the same or
+ * a newer boot epoch calls draining or left is so, whatever the witness says. */
+size_t view_members(const struct view *v, enum view_source source, mono_ms now, struct member *ret);
 
 /* NULL when the witness does not know the name. */
 const struct member *view_find(const struct view *v, enum view_source source, struct str name);

@@ -52,6 +52,7 @@ struct dispatch_request {
     struct str body;
     int64_t timeout_ms;                          /* from the start to the answer's last byte */
     mono_ms send_by;                             /* the fence; INT64_MAX = none */
+    size_t max_answer;                           /* bytes; 0 = the dispatcher's */
     void (*on_done)(struct dispatch_request *r); /* always called once, never inside _start */
     void *ctx;
 

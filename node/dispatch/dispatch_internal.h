@@ -43,6 +43,8 @@ struct dispatch {
 struct dispatch_slot {
     struct dispatch *d;
     CURL *easy;
+    CURLU *parsed;              /* of `url`; owned, and read by libcurl */
+    char *url;                  /* owned; of the last request; NULL: it was not parsed */
     struct dispatch_request *r; /* NULL while idle */
     struct dispatch_slot *prev;
     struct dispatch_slot *next;

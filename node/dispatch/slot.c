@@ -173,7 +173,8 @@ static size_t on_write(char *p, size_t size, size_t n, void *ctx)
 {
     struct dispatch_slot *s = ctx;
     size_t len = size * n;
-    size_t room = s->d->max_answer - s->answer.len;
+    size_t max = s->r->max_answer ? s->r->max_answer : s->d->max_answer;
+    size_t room = max - s->answer.len;
 
     s->is_heard = true;
     buf_add(&s->answer, p, len < room ? len : room);
@@ -259,6 +260,8 @@ void slot_free(struct dispatch_slot *s)
     if (!s)
         return;
     curl_easy_cleanup(s->easy);
+    curl_url_cleanup(s->parsed);
+    free(s->url);
     buf_fini(&s->answer);
     free(s);
 }
@@ -277,6 +280,31 @@ static struct curl_slist *link_headers(struct dispatch_slot *s)
     return s->headers;
 }
 
+/* A slot goes on to the same service as a rule: the URL is read when it is another one than before.
+ * What libcurl cannot read fails in the transfer, as it would without this. */
+static int set_url(struct dispatch_slot *s, const char *url)
+{
+    CURLU *parsed;
+    int rc = 0;
+
+    if (s->url && !strcmp(s->url, url))
+        return 0;
+    free(s->url);
+    s->url = NULL;
+    parsed = curl_url();
+    if (parsed && !curl_url_set(parsed, CURLUPART_URL, url, CURLU_DISALLOW_USER | CURLU_PATH_AS_IS))
+        s->url = strdup(url);
+    SET(s->easy, CURLOPT_URL, url);
+    SET(s->easy, CURLOPT_CURLU, s->url ? parsed : NULL);
+    if (!s->url) {
+        curl_url_cleanup(parsed);
+        parsed = NULL;
+    }
+    curl_url_cleanup(s->parsed); /* libcurl has let go of it */
+    s->parsed = parsed;
+    return rc;
+}
+
 int slot_prepare(struct dispatch_slot *s, struct dispatch_request *r)
 {
     CURL *e = s->easy;
@@ -284,7 +312,7 @@ int slot_prepare(struct dispatch_slot *s, struct dispatch_request *r)
 
     assert(!s->r && !s->left_us && r->n_headers <= DISPATCH_HEADERS_MAX);
     s->r = r;
-    SET(e, CURLOPT_URL, r->url);
+    rc |= set_url(s, r->url);
     SET(e, CURLOPT_HTTPHEADER, link_headers(s));
     SET(e, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)r->body.len);
     SET(e, CURLOPT_POSTFIELDS, r->body.p ? r->body.p : ""); /* not copied */

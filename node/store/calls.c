@@ -5,6 +5,7 @@
 
 #include "node/core/nodecall.h"
 #include "node/store/instances.h"
+#include "node/store/seen.h"
 #include "node/store/services.h"
 
 /* A call that came back before and is run again starts with empty outputs. */
@@ -14,16 +15,28 @@ static void drop_task(struct task **t)
     *t = NULL;
 }
 
+/* What cannot be carried over now is so the next time; the list is as good without it. */
+static int run_service_list(struct sql *db, struct call_service_list *call, struct err *err)
+{
+    struct err ignored = {{0}};
+    int rc = call->fold ? seen_fold(db, &ignored) : 0;
+
+    (void)rc;
+    return service_list(db, call, err);
+}
+
 static int run_reading(struct sql *db, struct store_call *call, bool *ret_done, struct err *err)
 {
     *ret_done = true;
     switch (call->what) {
     case CALL_GET:
         return call_get(db, (struct call_get *)call, err);
+    case CALL_GET_MANY:
+        return call_get_many(db, (struct call_get_many *)call, err);
     case CALL_LIST:
         return call_list(db, (struct call_list *)call, err);
     case CALL_SERVICE_LIST:
-        return service_list(db, (struct call_service_list *)call, err);
+        return run_service_list(db, (struct call_service_list *)call, err);
     case CALL_INSTANCE_LIST:
         return instance_list(db, (struct call_instance_list *)call, err);
     case CALL_CLOCK:
@@ -43,6 +56,8 @@ static int run_writing(struct sql *db, struct store_call *call, struct err *err)
         return call_run(db, (struct call_run *)call, err);
     case CALL_EXTEND:
         return call_extend(db, (struct call_extend *)call, err);
+    case CALL_EXTEND_MANY:
+        return call_extend_many(db, (struct call_extend_many *)call, err);
     case CALL_SERVICE_PUT:
         return service_put(db, (struct call_service_put *)call, err);
     case CALL_SERVICE_PAUSE:

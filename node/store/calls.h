@@ -3,6 +3,7 @@
 #ifndef JF_STORE_CALLS_H
 #define JF_STORE_CALLS_H
 
+#include "node/core/attemptcall.h"
 #include "node/core/nodecall.h"
 #include "node/core/storecall.h"
 #include "node/store/sql.h"
@@ -15,6 +16,11 @@ int call_get(struct sql *db, struct call_get *c, struct err *err);
 int call_move(struct sql *db, struct call_move *c, struct err *err);
 int call_run(struct sql *db, struct call_run *c, struct err *err);
 int call_extend(struct sql *db, struct call_extend *c, struct err *err);
+
+/* calls_many.c; the first outside a transaction, too */
+int call_get_many(struct sql *db, struct call_get_many *c, struct err *err);
+void drop_many(struct call_get_many *c); /* its output */
+int call_extend_many(struct sql *db, struct call_extend_many *c, struct err *err);
 
 /* calls_list.c */
 int call_list(struct sql *db, struct call_list *c, struct err *err);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "node/core/nodecall.h"
+#include "node/store/seen.h"
 #include "node/store/task_row.h"
 
 /* ---- Node --------------------------------------------------------------------------------- */
@@ -85,6 +86,8 @@ int call_node_start(struct sql *db, struct call_node_start *c, struct err *err)
                                                 sql_text(c->version), sql_int(c->hash_version),
                                                 sql_text(c->name))},
                  err);
+    if (!rc)
+        rc = seen_rules(db, c->rules, c->n_rules, err);
     return rc || !c->forget_ms ? rc : forget_silent(db, c, err);
 }
 

@@ -4,6 +4,8 @@
 #include <assert.h>
 
 #include "node/store/health.h"
+#include "node/store/ids.h"
+#include "node/store/submit.h"
 #include "node/store/sweep.h"
 
 #define MAX_BUSY 20       /* tries of one transaction */
@@ -18,88 +20,8 @@ struct transaction {
     union batch_item *items;
     size_t n;
     mono_ms posted_at; /* of the oldest operation in the batch */
+    bool unsure;       /* out: a try may have been committed though its answer was lost */
 };
-
-/* ---- Ids --------------------------------------------------------------------------------- */
-
-static int take_block(struct worker *w, int64_t *ret_first, int64_t *ret_n, struct err *err)
-{
-    int rc = w->store->driver->take_ids(w->conn, ret_first, ret_n, err);
-
-    assert(rc || (*ret_first > 0 && *ret_n > 0));
-    return rc == ERR_INVALID ? ERR_CORRUPT : rc;
-}
-
-/* When two threads have asked at once, the larger rest becomes the block in use. */
-static void keep_rest(struct store *s, int64_t first, int64_t end)
-{
-    pthread_mutex_lock(&s->lock);
-    if (end - first > s->id_end - s->id_next) {
-        s->id_next = first;
-        s->id_end = end;
-    }
-    pthread_mutex_unlock(&s->lock);
-}
-
-/* Takes ids from the block in use, or a new block. The lock is not held while the database is
- * asked. */
-static int next_ids(struct worker *w, int64_t n, int64_t *ret_first, int64_t *ret_n,
-                    struct err *err)
-{
-    struct store *s = w->store;
-    int64_t first = 0;
-    int64_t size = 0;
-    int rc;
-
-    pthread_mutex_lock(&s->lock);
-    if (s->id_next < s->id_end) {
-        first = s->id_next;
-        size = s->id_end - s->id_next < n ? s->id_end - s->id_next : n;
-        s->id_next += size;
-    }
-    pthread_mutex_unlock(&s->lock);
-    if (!size) {
-        int64_t end;
-
-        rc = take_block(w, &first, &size, err);
-        if (rc)
-            return rc;
-        end = first + size;
-        size = size < n ? size : n;
-        keep_rest(s, first + size, end);
-    }
-    *ret_first = first;
-    *ret_n = size;
-    return 0;
-}
-
-/* Those who have an id keep it: that is how a repeated submission knows its own rows. */
-static int give_ids(struct worker *w, const struct transaction *t, struct err *err)
-{
-    int64_t missing = 0;
-    int64_t id = 0;
-    int64_t n = 0;
-
-    for (size_t i = 0; i < t->n; i++)
-        missing += !t->items[i].submit->task->id;
-    for (size_t i = 0; i < t->n; i++) {
-        struct task *task = t->items[i].submit->task;
-
-        if (task->id)
-            continue;
-        if (!n) {
-            int rc = next_ids(w, missing, &id, &n, err);
-
-            if (rc)
-                return rc;
-        }
-        task->id = id++;
-        trace_id_make(task->id, rng_next(&w->rng), task->trace_id);
-        n--;
-        missing--;
-    }
-    return 0;
-}
 
 /* ---- One transaction --------------------------------------------------------------------- */
 
@@ -111,7 +33,7 @@ static int run_once(struct worker *w, const struct transaction *t, struct err *e
 
     switch (t->kind) {
     case STORE_SUBMIT:
-        rc = give_ids(w, t, err);
+        rc = ids_give(w, t->items, t->n, err);
         return rc ? rc : d->submit(w->conn, (struct submit_item **)t->items, t->n, err);
     case STORE_CLAIM:
         claim = (const struct claim_op *)t->op;
@@ -157,16 +79,27 @@ static void count(struct worker *w, const struct transaction *t)
         health_wrote(w->store);
 }
 
-static int give_up(struct worker *w, const struct transaction *t, const struct err *err)
+/* These also wait for rows that the tasks do not depend on, as those of services. */
+static bool met_lock(const struct worker *w, const struct transaction *t)
 {
+    const struct driver *d = w->store->driver;
+
+    return (t->kind == STORE_SUBMIT || t->kind == STORE_CALL) && w->conn && d->met_lock &&
+           d->met_lock(w->conn);
+}
+
+static int give_up(struct worker *w, const struct transaction *t, int rc, const struct err *err)
+{
+    bool by_lock = rc == ERR_BUSY && met_lock(w, t);
+
     /* Without a connection that is what the state says. */
-    if (w->serving && !(LANE_BIT(op_lane(t->op)) & LANES_READING))
+    if (w->serving && !by_lock && !(LANE_BIT(op_lane(t->op)) & LANES_READING))
         health_failing(w->store, err->text);
     sweep_gave_up(w->store);
     return ERR_UNAVAILABLE;
 }
 
-static int run_transaction(struct worker *w, const struct transaction *t, struct err *err)
+static int run_transaction(struct worker *w, struct transaction *t, struct err *err)
 {
     struct store *s = w->store;
     unsigned n_busy = 0;
@@ -182,22 +115,25 @@ static int run_transaction(struct worker *w, const struct transaction *t, struct
                      : err_set(err, ERR_UNAVAILABLE, "no connection to the database");
         if (!rc)
             count(w, t);
+        if (rc == ERR_TIMEOUT) /* others need not wait for that key */
+            leave_lane(w);
         if (rc == ERR_EXISTS && ++n_exists >= MAX_EXISTS)
             return ERR_INVALID;
         if (rc != ERR_UNAVAILABLE && rc != ERR_BUSY && rc != ERR_EXISTS)
             return rc;
         if (rc == ERR_UNAVAILABLE) {
+            t->unsure = true;
             leave_lane(w);
             if (!sweep_may_retry(s, t->posted_at, began)) {
                 worker_disconnect(w);
-                return give_up(w, t, err);
+                return give_up(w, t, rc, err);
             }
             if (!worker_reconnect(w, t->posted_at + s->cfg.give_up_ms, err))
-                return give_up(w, t, err);
+                return give_up(w, t, rc, err);
             atomic_fetch_add_explicit(&s->n_reconnects, 1, memory_order_relaxed);
         } else if (rc == ERR_BUSY) {
             if (++n_busy >= MAX_BUSY || !sweep_may_retry(s, t->posted_at, began))
-                return give_up(w, t, err);
+                return give_up(w, t, rc, err);
             if (n_busy > BUSY_AT_ONCE)
                 (void)worker_pause(w, 1 + (int64_t)rng_below(&w->rng, BUSY_PAUSE_MS)); /* or less */
         }
@@ -217,15 +153,16 @@ static void fail_owners(struct batch *b, size_t from, size_t n, int rc, const st
     }
 }
 
-/* The database can never write this row: its asker alone hears of it. */
-static void fail_row(struct batch *b, size_t at, const struct err *err)
+/* The database cannot write this row, for ever (ERR_INVALID) or now: its asker alone hears of it.
+ */
+static void fail_row(struct batch *b, size_t at, int rc, const struct err *err)
 {
     struct store_op *op = b->ops[b->owners[at]];
     union batch_item item = b->items[at];
 
     switch (b->kind) {
     case STORE_SUBMIT:
-        item.submit->result = SUBMIT_FAILED;
+        item.submit->result = rc == ERR_TIMEOUT ? SUBMIT_BUSY : SUBMIT_FAILED;
         item.submit->err = *err;
         return;
     case STORE_CLAIM:
@@ -240,27 +177,69 @@ static void fail_row(struct batch *b, size_t at, const struct err *err)
     op->err = *err;
 }
 
-/* Depth: the logarithm of the batch's rows. */
-static void run_rows(struct worker *w, size_t from, size_t n, mono_ms posted_at)
+/* A batch on its way. Rows whose keys others' open transactions have are put aside until the rest
+ * is stored, and together wait for no longer than one of them would. */
+struct course {
+    mono_ms oldest;
+    int64_t patience_ms; /* of those waits, what is left */
+    bool met;            /* such a key */
+    bool last;           /* the rest is stored */
+    bool unsure;         /* rows may have been stored by a try whose answer was lost */
+    size_t n_aside;      /* the first ones of the batch */
+};
+
+static int32_t patience(const struct course *c)
+{
+    if (!c->last)
+        return c->met ? 1 : SUBMIT_PATIENCE_MANY_MS;
+    return c->patience_ms > 1 ? (int32_t)c->patience_ms : 1;
+}
+
+static int run_once_through(struct worker *w, struct course *c, size_t from, size_t n,
+                            struct err *err)
 {
     struct batch *b = &w->batch;
     struct transaction t = {.kind = b->kind,
                             .op = b->ops[b->owners[from]],
                             .items = &b->items[from],
                             .n = n,
-                            .posted_at = posted_at};
-    struct err err = {{0}};
-    int rc = run_transaction(w, &t, &err);
+                            .posted_at = c->oldest};
+    mono_ms began = clock_mono();
+    int rc;
 
+    if (b->kind == STORE_SUBMIT)
+        t.items->submit->patience_ms = patience(c);
+    rc = run_transaction(w, &t, err);
+    c->unsure |= t.unsure;
+    if (rc == ERR_TIMEOUT) {
+        c->met = true;
+        c->patience_ms -= clock_mono() - began;
+    }
+    return rc;
+}
+
+/* Depth: the logarithm of the batch's rows. */
+static void run_rows(struct worker *w, struct course *c, size_t from, size_t n)
+{
+    struct batch *b = &w->batch;
+    struct err err = {{0}};
+    int rc;
+
+    rc = run_once_through(w, c, from, n, &err);
     if (!rc)
         return;
-    if (rc != ERR_INVALID) {
+    if (rc != ERR_INVALID && rc != ERR_TIMEOUT) {
         fail_owners(b, from, n, rc, &err);
     } else if (n > 1) {
-        run_rows(w, from, n / 2, posted_at);
-        run_rows(w, from + n / 2, n - n / 2, posted_at);
+        run_rows(w, c, from, n / 2);
+        run_rows(w, c, from + n / 2, n - n / 2);
+    } else if (rc == ERR_TIMEOUT && !c->last) {
+        b->items[c->n_aside] = b->items[from];
+        b->owners[c->n_aside++] = b->owners[from];
+    } else if (rc == ERR_TIMEOUT && c->unsure) {
+        fail_owners(b, from, n, rc, &err);
     } else {
-        fail_row(b, from, &err);
+        fail_row(b, from, rc, &err);
     }
 }
 
@@ -346,24 +325,81 @@ static void answer(struct worker *w)
     }
 }
 
+/* A link to itself marks an operation with rows that are still to come. */
+static void mark_open(struct batch *b, const struct course *c)
+{
+    for (size_t i = 0; i < c->n_aside; i++)
+        b->ops[b->owners[i]]->next = b->ops[b->owners[i]];
+    for (size_t i = 0; i < b->n_rows; i++)
+        b->ops[b->rows[i].op]->next = b->ops[b->rows[i].op];
+}
+
+/* Those that have no part in the wait. One whose time is over may go back to the queue later. */
+static void answer_early(struct worker *w, const struct course *c)
+{
+    const struct store_config *cfg = &w->store->cfg;
+    struct batch *b = &w->batch;
+
+    mark_open(b, c);
+    for (size_t i = 0; i < b->n_ops; i++) {
+        struct store_op *op = b->ops[i];
+        bool open = op && op->next == op;
+
+        if (!op || open || op->rc == ERR_UNAVAILABLE) {
+            if (open)
+                op->next = NULL;
+            continue;
+        }
+        b->ops[i] = NULL;
+        if (op->rc)
+            drop_results(op);
+        else if (cfg->on_committed)
+            cfg->on_committed(cfg->ctx, &op, 1);
+        mailbox_post(op->reply, &op->mail);
+    }
+}
+
+static void run_batch(struct worker *w, struct course *c, size_t n)
+{
+    c->n_aside = 0;
+    c->last = n == 1; /* there is no rest */
+    run_rows(w, c, 0, n);
+    c->last = true;
+    if (c->n_aside)
+        answer_early(w, c);
+    for (size_t i = 0; i < c->n_aside; i++)
+        run_rows(w, c, i, 1);
+}
+
+/* Those that have an id were in a try before, which has failed. */
+static bool any_was_tried(const struct batch *b)
+{
+    for (size_t i = 0; b->kind == STORE_SUBMIT && i < b->n_rows; i++) {
+        if (b->rows[i].item.submit->task->id)
+            return true;
+    }
+    return false;
+}
+
 struct store_op *commit_ops(struct worker *w, struct store_op *chain)
 {
     const struct store_config *cfg = &w->store->cfg;
     struct store_op *back = NULL;
-    mono_ms oldest = chain->posted_at;
+    struct course c = {.oldest = chain->posted_at, .patience_ms = SUBMIT_PATIENCE_ONE_MS};
     size_t n;
 
     for (const struct store_op *op = chain; op; op = op->next)
-        oldest = op->posted_at < oldest ? op->posted_at : oldest;
+        c.oldest = op->posted_at < c.oldest ? op->posted_at : c.oldest;
     if (batch_fill(&w->batch, chain, &back)) {
         ops_answer(chain, ERR_NOMEM, "no memory for a batch");
         return NULL;
     }
     if (w->batch.kind == STORE_SCAN || w->batch.kind == STORE_CALL)
-        run_single(w, oldest);
+        run_single(w, c.oldest);
+    c.unsure = any_was_tried(&w->batch);
     while ((n = batch_next(&w->batch, cfg->batch_rows, cfg->batch_bytes)) > 0)
-        run_rows(w, 0, n, oldest);
-    back = take_back_young(w, oldest, back);
+        run_batch(w, &c, n);
+    back = take_back_young(w, c.oldest, back);
     answer(w);
     return back;
 }
@@ -374,12 +410,9 @@ void commit_probe(struct worker *w)
     struct cancel_op op = {.op.kind = STORE_CANCEL, .biz_uuid = STR("")}; /* no task has this key */
     struct cancel_op *list[] = {&op};
     struct err err = {{0}};
-    int64_t first;
-    int64_t n;
-    int rc = take_block(w, &first, &n, &err);
+    int rc = ids_probe(w, &err);
 
     if (!rc) {
-        keep_rest(s, first, first + n);
         rc = s->driver->cancel(w->conn, list, 1, &err);
         task_free(op.task);
     }

@@ -5,7 +5,8 @@
  * the moment when a batch or a call that writes gives up on a connection that stands (locked, full,
  * read-only), until a batch of SUBMIT, CLAIM, FINISH or CANCEL is committed, or a probe: a
  * connection alone proves nothing. Look-ups and scans that give up say nothing about it, since a
- * person's question may be too much for a healthy database.
+ * person's question may be too much for a healthy database; nor does a submission or a call that
+ * met another transaction's lock, which others need not meet.
  *
  * While writing fails, submissions, cancels and calls that write are refused; claims and finishes
  * that wait are tried, and one thread at a time probes: at once, and then every

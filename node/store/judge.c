@@ -7,11 +7,13 @@
 
 void judge_claim_miss(struct claim_item *item, const struct task *live, struct str claimed_by)
 {
+    char text[CLAIM_HOLDER_MAX];
+
     item->result = CLAIM_LOST;
     if (!live)
         return;
     if (live->status == TASK_SENDING && live->attempt == item->attempt + 1 &&
-        str_eq(live->claimed_by, claimed_by)) {
+        str_eq(live->claimed_by, claim_holder(item, claimed_by, text))) {
         item->result = CLAIM_WON;
     } else if (task_is_in(live, TASK_WAITING) && live->attempt == item->attempt) {
         item->result = CLAIM_NOT_DUE;

@@ -36,30 +36,51 @@ static int run_text(struct driver_conn *c, const char *text, struct err *err)
 static bool is_made_already(unsigned number)
 {
     return number == ER_TABLE_EXISTS_ERROR || number == ER_DUP_KEYNAME ||
-           number == ER_DUP_FIELDNAME || number == ER_CANT_DROP_FIELD_OR_KEY;
+           number == ER_DUP_FIELDNAME || number == ER_CANT_DROP_FIELD_OR_KEY ||
+           number == ER_SP_ALREADY_EXISTS;
 }
 
-/* Each ends at its semicolon; none stands inside a statement. */
+/* Ends at its semicolon; a procedure, which has some inside, at the END that begins a line. */
+static size_t statement_len(const char *at)
+{
+    static const char procedure[] = "CREATE PROCEDURE";
+    static const char end[] = "\nEND;";
+    const char *last = NULL;
+
+    if (strncmp(at, procedure, sizeof(procedure) - 1) == 0)
+        last = strstr(at, end);
+    return last ? (size_t)(last - at) + sizeof(end) - 2 : strcspn(at, ";");
+}
+
+/* As it stands: what looks like a parameter or a mark of ours may be a text in a procedure. */
+static int run_raw(struct driver_conn *c, const char *text, size_t len, struct err *err)
+{
+    struct my_packet p;
+    int rc;
+
+    my_packet_start(&p, &c->sql);
+    my_statement(&p, NULL, NULL, NULL);
+    buf_add(&p.text, text, len);
+    rc = my_packet_run(&p, err);
+    my_packet_fini(&p);
+    return rc;
+}
+
 static int my_script(struct sql *db, const char *text, struct err *err)
 {
     struct driver_conn *c = conn_of(db);
-    struct buf b = BUF_INIT;
     int rc = 0;
 
     for (const char *at = text + strspn(text, " \n;"); !rc && *at; at += strspn(at, " \n;")) {
-        size_t len = strcspn(at, ";");
+        size_t len = statement_len(at);
 
-        buf_clear(&b);
-        buf_add(&b, at, len);
-        buf_addc(&b, '\0');
-        rc = buf_ok(&b) ? run_text(c, b.data, err) : err_set(err, ERR_NOMEM, "no memory");
+        rc = run_raw(c, at, len, err);
         if (rc && is_made_already(mysql_errno(c->my))) {
             c->met_foreign = !c->goes_on;
             rc = c->goes_on ? 0 : rc;
         }
         at += len;
     }
-    buf_fini(&b);
     return rc;
 }
 
@@ -68,6 +89,7 @@ static int my_begin(struct sql *db, struct err *err)
     struct driver_conn *c = conn_of(db);
 
     (void)err;
+    db->lock_timed_out = db->met_lock = false;
     c->in_transaction = c->begin_pending = true;
     return 0;
 }
@@ -98,6 +120,7 @@ static const struct sql_dialect my_dialect = {
     .for_update = "FOR UPDATE",
     .skip_locked = "FOR UPDATE SKIP LOCKED",
     .on_duplicate_key = true,
+    .has_submit = true,
     .table_exists = "SELECT table_name FROM information_schema.tables "
                     "WHERE table_schema = DATABASE() AND table_name = ?",
     /* Submissions lock the rows of job_service that they read. */
@@ -446,27 +469,31 @@ static int my_migrate(struct driver_conn *c, const struct migration *m, size_t n
 
 /* ---- Operations ---------------------------------------------------------------------------- */
 
+/* The row need not stay; its number is used up once this is committed. */
 static int my_take_ids(struct driver_conn *c, int64_t *ret_first, int64_t *ret_n, struct err *err)
 {
-    const struct sql_value block = sql_int(ID_BLOCK);
     struct my_packet p;
-    int64_t changed = 0;
-    int64_t first = 0;
-    int rc;
+    int64_t step = 0;
+    int rc = my_begin(&c->sql, err);
 
-    my_packet_start(&p, &c->sql);
-    my_statement(&p, NULL, NULL, &changed);
-    my_put_query(&p, "UPDATE job_id_block SET next_id = LAST_INSERT_ID(next_id) + ? WHERE one = 1",
-                 &block, 1);
-    my_statement(&p, sql_on_int, &first, NULL);
-    my_put(&p, "SELECT LAST_INSERT_ID()");
-    rc = my_packet_run(&p, err);
-    my_packet_fini(&p);
+    if (!rc) {
+        my_packet_start(&p, &c->sql);
+        my_statement(&p, NULL, NULL, NULL);
+        my_put(&p, "INSERT INTO job_id_step () VALUES ()");
+        my_statement(&p, sql_on_int, &step, NULL);
+        my_put(&p, "SELECT LAST_INSERT_ID()");
+        my_statement(&p, NULL, NULL, NULL);
+        my_put(&p, "DELETE FROM job_id_step WHERE id = LAST_INSERT_ID()");
+        my_put_commit(&p);
+        rc = my_packet_run(&p, err);
+        my_packet_fini(&p);
+    }
+    rc = sql_end(&c->sql, rc, err);
     if (rc)
         return rc;
-    if (!changed || first < 1)
-        return err_set(err, ERR_CORRUPT, "job_id_block is empty");
-    *ret_first = first;
+    if (step < 1)
+        return err_set(err, ERR_CORRUPT, "job_id_step gives no ids");
+    *ret_first = step * ID_BLOCK;
     *ret_n = ID_BLOCK;
     return 0;
 }
@@ -504,11 +531,17 @@ static int my_call(struct driver_conn *c, struct store_call *call, struct err *e
     return calls_run(&c->sql, call, err);
 }
 
+static bool my_met_lock(const struct driver_conn *c)
+{
+    return c->sql.met_lock;
+}
+
 const struct driver mysql_driver = {
     .scheme = "mysql",
     .open = my_open,
     .close = my_close,
     .migrate = my_migrate,
+    .met_lock = my_met_lock,
     .take_ids = my_take_ids,
     .submit = my_submit,
     .claim = my_claim_batch,

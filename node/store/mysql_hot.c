@@ -30,6 +30,10 @@ static void put_task(struct my_packet *p, const struct task *t)
 static void put_inserts(struct my_packet *p, const struct submit_run *run, int64_t *ret_changed)
 {
     my_statement(p, NULL, NULL, ret_changed);
+    my_waits_for_keys(p);
+    my_put(p, "/*M! SET STATEMENT innodb_lock_wait_timeout = ");
+    my_put_int(p, (run->patience_ms + 500) / 1000); /* whole seconds is what there is */
+    my_put(p, " FOR */ ");
     my_put(p, "INSERT INTO job_delay_task (id, trace_id, biz_uuid, service_name, handler, shard, "
               "lane, priority, status, execute_time, next_attempt_time, max_retry, policy, "
               "timeout_ms, payload_json, created_at, updated_at) VALUES ");
@@ -240,6 +244,26 @@ static int on_claimed(void *ctx, const struct sql_value *row)
     return found->task ? 0 : ERR_NOMEM;
 }
 
+/* Who has the rows from now on: as claim_holder has it. */
+static void put_holders(struct my_packet *p, const struct claim_set *c)
+{
+    struct my_ids leases = {0};
+    bool any = false;
+
+    for (size_t i = 0; i < c->n; i++) {
+        my_ids_add(&leases, c->items[i]->id, c->items[i]->lease);
+        any |= c->items[i]->lease != 0;
+    }
+    my_put(p, any ? "concat(" : "");
+    my_put_text(p, c->claimed_by);
+    if (any) {
+        my_put(p, ", coalesce(concat('/', nullif(");
+        my_put_value_by_id(p, &leases);
+        my_put(p, ", 0)), ''))");
+    }
+    my_ids_fini(&leases);
+}
+
 static void put_claims(struct my_packet *p, struct claim_set *c, int64_t margin_ms)
 {
     struct my_ids attempts = {0};
@@ -252,7 +276,7 @@ static void put_claims(struct my_packet *p, struct claim_set *c, int64_t margin_
     my_statement(p, NULL, NULL, NULL);
     my_put(p, "UPDATE job_delay_task" BY_ID " SET status = 'SENDING', attempt = attempt + 1, "
               "claimed_by = ");
-    my_put_text(p, c->claimed_by);
+    put_holders(p, c);
     my_put(p, ", claimed_at = {now}, updated_at = {now}, deadline_at = {now} + "
               "INTERVAL (coalesce(timeout_ms, ");
     my_put_value_by_id(p, &timeouts);

@@ -15,6 +15,7 @@ struct my_packet {
     struct buf text;
     struct buf readers; /* of struct my_reader, one per statement */
     size_t at;          /* while it runs: the statement whose rows come */
+    size_t key_wait;    /* the statement, counted from 1, that waits for keys of tasks; 0 = none */
     bool commits;
 };
 
@@ -26,6 +27,10 @@ void my_packet_fini(struct my_packet *p);
  * none). *ret_changed (may be NULL) becomes the rows written; an UPDATE counts all that it found.
  */
 void my_statement(struct my_packet *p, sql_row_fn *on_row, void *ctx, int64_t *ret_changed);
+
+/* The statement that has just begun waits for keys of tasks that others' transactions have: when it
+ * does so for too long, the connection's lock_timed_out says so. */
+void my_waits_for_keys(struct my_packet *p);
 
 /* A text with the marks of sql.h; its `?` become the values. */
 void my_put_query(struct my_packet *p, const char *text, const struct sql_value *params, size_t n);

@@ -88,6 +88,8 @@ static int code_of(unsigned number)
 
 int my_fail(struct driver_conn *c, struct err *err)
 {
+    c->sql.met_lock =
+        mysql_errno(c->my) == ER_LOCK_WAIT_TIMEOUT || mysql_errno(c->my) == ER_LOCK_DEADLOCK;
     return err_set(err, code_of(mysql_errno(c->my)), "%s: %s", c->is_mariadb ? "MariaDB" : "MySQL",
                    mysql_error(c->my));
 }
@@ -122,6 +124,11 @@ void my_statement(struct my_packet *p, sql_row_fn *on_row, void *ctx, int64_t *r
     if (p->readers.len)
         buf_addc(&p->text, ';');
     buf_add(&p->readers, &r, sizeof(r));
+}
+
+void my_waits_for_keys(struct my_packet *p)
+{
+    p->key_wait = p->readers.len / sizeof(struct my_reader);
 }
 
 void my_put(struct my_packet *p, const char *text)
@@ -248,7 +255,9 @@ static size_t run_length(const struct my_ids *l, size_t at, const int64_t *value
     return n;
 }
 
-/* Runs go as ranges, which cost the server less than each id by itself. */
+/* Runs go as ranges, which cost the server less than each id by itself. The last id of a run stands
+ * alone: a range is read to the row behind it, and waits for that row's lock, which somebody's open
+ * transaction may hold for long (jobflow_submit). */
 static void put_condition(struct my_packet *p, const char *column, const struct my_ids *l,
                           const int64_t *value)
 {
@@ -261,14 +270,12 @@ static void put_condition(struct my_packet *p, const char *column, const struct 
         if (n < RUN_MIN)
             continue;
         buf_addf(&p->text, "%s%s BETWEEN %" PRId64 " AND %" PRId64, before, column, ids[i],
-                 ids[i + n - 1]);
+                 ids[i + n - 2]);
         before = " OR ";
     }
     for (size_t i = 0; i < l->n; i += n ? n : 1) {
         n = run_length(l, i, value);
-        if (n >= RUN_MIN)
-            continue;
-        for (size_t k = i; k < i + n; k++) {
+        for (size_t k = n < RUN_MIN ? i : i + n - 1; k < i + n; k++) {
             if (*before != ',')
                 buf_addf(&p->text, "%s%s IN (", before, column);
             else
@@ -448,8 +455,10 @@ static int take_results(struct driver_conn *c, struct my_packet *p, struct err *
         if (mysql_errno(c->my)) /* the server has stopped here */
             return rc;
         next = mysql_next_result(c->my);
-        if (next > 0)
+        if (next > 0) {
+            p->at++;
             return rc ? rc : my_fail(c, err);
+        }
         if (next < 0)
             break;
     }
@@ -471,8 +480,11 @@ int my_packet_run(struct my_packet *p, struct err *err)
                        p->text.len, c->max_packet);
     c->begin_pending = false;
     if (mysql_real_query(c->my, p->text.data, p->text.len))
-        return my_fail(c, err);
-    rc = take_results(c, p, err);
+        rc = my_fail(c, err);
+    else
+        rc = take_results(c, p, err);
+    if (rc && p->key_wait == p->at + 1)
+        c->sql.lock_timed_out |= mysql_errno(c->my) == ER_LOCK_WAIT_TIMEOUT;
     if (!rc && p->commits)
         c->in_transaction = false;
     return rc;

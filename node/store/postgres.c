@@ -33,6 +33,7 @@ static int pg_begin(struct sql *db, struct err *err)
     struct driver_conn *c = conn_of(db);
 
     (void)err;
+    db->lock_timed_out = db->met_lock = false;
     c->in_transaction = c->begin_pending = true;
     return 0;
 }
@@ -70,6 +71,7 @@ static const struct sql_dialect pg_dialect = {
     .now = "date_trunc('milliseconds', clock_timestamp())",
     .for_update = "FOR UPDATE",
     .skip_locked = "FOR UPDATE SKIP LOCKED",
+    .has_submit = true,
     /* By a query: what to_regclass found missing before the wait for the lock stays cached. */
     .table_exists = "SELECT relname::text FROM pg_class WHERE relname = ? AND "
                     "pg_table_is_visible(oid)",
@@ -123,7 +125,7 @@ static char *make_settings(const struct driver_conn *c, bool local)
         int64_t ms; /* -1: off */
     } settings[] = {
         {"statement_timeout", c->opt.statement_timeout_ms},
-        {"lock_timeout", c->opt.statement_timeout_ms},
+        {"lock_timeout", pg_lock_ms(c)},
         {"idle_in_transaction_session_timeout", pg_patience_ms(c)},
         {"enable_seqscan", -1},
         {"enable_hashjoin", -1},
@@ -318,11 +320,17 @@ static int pg_call(struct driver_conn *c, struct store_call *call, struct err *e
     return calls_run(&c->sql, call, err);
 }
 
+static bool pg_met_lock(const struct driver_conn *c)
+{
+    return c->sql.met_lock;
+}
+
 const struct driver postgres_driver = {
     .scheme = "postgres",
     .open = pg_open,
     .close = pg_close,
     .migrate = pg_migrate,
+    .met_lock = pg_met_lock,
     .take_ids = pg_take_ids,
     .submit = pg_submit,
     .claim = pg_claim_batch,

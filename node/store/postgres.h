@@ -40,6 +40,13 @@ struct pg_query {
     void *ctx;
 };
 MUST_CHECK int pg_run(struct sql *db, const struct pg_query *q, struct err *err);
+/* The rows of a batch, whose ascending ids are the first array, and an element of another array
+ * that belongs to the row. Not a join with unnest(): statistics of a moment when the table was
+ * empty talk the planner into going through the whole table for the batch, or the batch for each
+ * row. */
+#define PG_BY_ID "id = ANY ($1::bigint[])"
+#define PG_OF_ID(array) "(" array "::bigint[])[width_bucket(id, $1::bigint[])]"
+
 /* Several in one round trip; each but the last brings little. Ends at the first error. */
 #define PG_PIPELINE_MAX 4
 MUST_CHECK int pg_run_all(struct sql *db, const struct pg_query *q, size_t n, struct err *err);

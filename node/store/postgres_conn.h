@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A connection to PostgreSQL, and how statements run on it: for postgres.c and postgres_run.c. */
+/* A connection to PostgreSQL, and how statements run on it: for the driver's files. */
 #ifndef JF_STORE_POSTGRES_CONN_H
 #define JF_STORE_POSTGRES_CONN_H
 
@@ -35,6 +35,15 @@ static inline int64_t pg_patience_ms(const struct driver_conn *c)
     int64_t limit = c->opt.statement_timeout_ms;
 
     return limit + (limit > 1000 ? limit : 1000);
+}
+
+/* A wait for a lock. It ends before the statement's time is over, so that one knows which it was.
+ */
+static inline int64_t pg_lock_ms(const struct driver_conn *c)
+{
+    int64_t limit = c->opt.statement_timeout_ms;
+
+    return limit > 9 ? limit - limit / 10 : limit;
 }
 
 /* One line of libpq's text. */

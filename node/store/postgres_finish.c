@@ -51,14 +51,16 @@ static int on_done(void *ctx, const struct sql_value *row)
 
 static int finish_successes(struct sql *db, struct ends *e, struct err *err)
 {
+    /* clang-format off */
     static const char text[] =
-        "WITH f(f_id, f_attempt, f_from, f_late, f_http) AS "
-        "(SELECT * FROM unnest(?, ?, ?, ?, ?)), "
-        "d AS (DELETE FROM job_delay_task t USING f WHERE id = f_id AND attempt = f_attempt AND "
-        "(CASE status WHEN 'SENDING' THEN 2 WHEN 'SENT' THEN 4 ELSE 0 END & f_from) <> 0 AND "
-        "(f_late = 0 OR deadline_at <= {now}) RETURNING t.*, nullif(f_http, 0) AS "
-        "f_http) " INSERT_HISTORY("'SUCCESS'", "retry_count", "failed_at", "NULL", "f_http",
-                                  "{now}", "d") " RETURNING id";
+        "WITH d AS (DELETE FROM job_delay_task WHERE " PG_BY_ID " AND "
+        "attempt = " PG_OF_ID("$2") " AND "
+        "(CASE status WHEN 'SENDING' THEN 2 WHEN 'SENT' THEN 4 ELSE 0 END & "
+        PG_OF_ID("$3") ") <> 0 AND (" PG_OF_ID("$4") " = 0 OR deadline_at <= {now}) "
+        "RETURNING *, nullif(" PG_OF_ID("$5") ", 0) AS f_http) "
+        INSERT_HISTORY("'SUCCESS'", "retry_count", "failed_at", "NULL", "f_http", "{now}", "d")
+        " RETURNING id";
+    /* clang-format on */
     struct pg_array a[5] = {0};
     int rc = 0;
 
@@ -215,7 +217,7 @@ static int writes_run(struct sql *db, struct writes *s, wall_ms now, struct err 
         "last_http_status = coalesce(nullif(j, 0), last_http_status), "
         "snooze_count = snooze_count + k, updated_at = at "
         "FROM unnest(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) AS w(a, b, c, d, e, f, g, h, i, j, k), "
-        "(SELECT ?::timestamptz) AS now(at) WHERE id = a";
+        "(SELECT ?::timestamptz) AS now(at) WHERE id = a AND " PG_BY_ID;
     static const char attempts[] =
         "INSERT INTO job_attempt (task_id, attempt, started_at, ended_at, http_status, outcome, "
         "error, node) SELECT a, b, c, at, nullif(d, 0), e, f, g "

@@ -2,8 +2,11 @@
 /* Submission, claim and scan, set-wise: one statement handles a whole batch, given as arrays. */
 #include "node/store/postgres.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
+#include "node/store/postgres_conn.h"
 #include "node/store/rowops.h"
 #include "node/store/setops.h"
 #include "node/store/task_row.h"
@@ -83,6 +86,12 @@ static int on_inserted(void *ctx, const struct sql_value *row)
     return ERR_CORRUPT;
 }
 
+static struct sql_value number_text(char dst[24], int64_t v)
+{
+    (void)snprintf(dst, 24, "%" PRId64, v);
+    return sql_textz(dst);
+}
+
 static int insert_and_look(struct sql *db, struct submit_run *run, bool first, struct err *err)
 {
     static const char insert[] =
@@ -92,6 +101,9 @@ static int insert_and_look(struct sql *db, struct submit_run *run, bool first, s
         "SELECT a, b, c, d, e, f, g, h, i, j, k, l, nullif(m, 0), n, o, 'PENDING', o "
         "FROM unnest(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
         "AS t(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o) "
+        /* Once, before the first row and after the table's lock, for which the wait may be longer.
+         */
+        "WHERE (SELECT set_config('lock_timeout', ?, true)) IS NOT NULL "
         "{or nothing biz_uuid} RETURNING id";
     static const char history[] =
         "SELECT " HISTORY_COLUMNS " FROM job_delay_task_history WHERE biz_uuid = ANY (?)";
@@ -100,10 +112,22 @@ static int insert_and_look(struct sql *db, struct submit_run *run, bool first, s
     struct pg_array a[S_N] = {0};
     struct pg_array names = {0};
     struct inserted in = {.run = run};
+    /* The rest of the transaction waits for what others hold as any other does. */
+    static const char as_ever[] = "SELECT set_config('lock_timeout', ?, true)";
+    char ms[2][24];
+    const struct sql_value patience = number_text(ms[0], run->patience_ms);
+    const struct sql_value session = number_text(ms[1], pg_lock_ms(conn_of(db)));
     /* Each statement sees what was committed before it began: the second what the first waited for.
      */
     const struct pg_query q[] = {
-        {.text = insert, .arrays = a, .n_arrays = S_N, .on_row = on_inserted, .ctx = &in},
+        {.text = insert,
+         .arrays = a,
+         .n_arrays = S_N,
+         .scalars = &patience,
+         .n_scalars = 1,
+         .on_row = on_inserted,
+         .ctx = &in},
+        {.text = as_ever, .scalars = &session, .n_scalars = 1},
         {.text = history,
          .arrays = &a[S_KEY],
          .n_arrays = 1,
@@ -123,7 +147,7 @@ static int insert_and_look(struct sql *db, struct submit_run *run, bool first, s
     pg_array_start(&names, PG_TEXT);
     for (size_t i = 0; i < run->n_services; i++)
         pg_array_text(&names, run->services[i].name);
-    rc = pg_run_all(db, q, first ? 3 : 2, err);
+    rc = pg_run_all(db, q, first ? 4 : 3, err);
     pg_array_fini(&names);
     pg_arrays_fini(a, S_N);
     return rc;
@@ -166,36 +190,39 @@ static int on_claimed(void *ctx, const struct sql_value *row)
 static int claim_set(struct sql *db, struct claim_set *c, struct str claimed_by, int64_t margin_ms,
                      struct err *err)
 {
+    /* clang-format off */
     static const char text[] =
-        "WITH c(claim_id, read_attempt, default_ms) AS (SELECT * FROM unnest(?, ?, ?)), "
-        "k(at, who, margin) AS MATERIALIZED (SELECT {now}, ?::text, ?::bigint) "
-        "UPDATE job_delay_task SET status = 'SENDING', attempt = attempt + 1, claimed_by = who, "
+        "WITH k(at, who) AS MATERIALIZED (SELECT {now}, $5::text) "
+        "UPDATE job_delay_task SET status = 'SENDING', attempt = attempt + 1, claimed_by = "
+        "CASE " PG_OF_ID("$4") " WHEN 0 THEN who ELSE who || '/' || " PG_OF_ID("$4") " END, "
         "claimed_at = at, updated_at = at, deadline_at = "
-        "at + (coalesce(timeout_ms, default_ms) + margin) * interval '1 millisecond' "
-        "FROM c, k WHERE id = claim_id AND attempt = read_attempt AND "
-        "status IN ('PENDING', 'RETRYING') AND next_attempt_time <= at "
+        "at + (coalesce(timeout_ms, " PG_OF_ID("$3") ") + $6::bigint) * interval '1 millisecond' "
+        "FROM k WHERE " PG_BY_ID " AND attempt = " PG_OF_ID("$2") " AND "
+        "status IN ('PENDING', 'RETRYING') AND coalesce(next_attempt_time, 'infinity') <= at "
         "RETURNING " LIVE_COLUMNS;
+    /* clang-format on */
     const struct sql_value scalars[] = {sql_text(claimed_by), sql_int(margin_ms)};
-    struct pg_array a[3] = {0};
+    struct pg_array a[4] = {0};
     int rc;
 
-    for (size_t i = 0; i < 3; i++)
+    for (size_t i = 0; i < 4; i++)
         pg_array_start(&a[i], PG_INT8);
     for (size_t i = 0; i < c->n; i++) {
         pg_array_add(&a[0], c->items[i]->id);
         pg_array_add(&a[1], c->items[i]->attempt);
         pg_array_add(&a[2], c->items[i]->timeout_ms);
+        pg_array_add(&a[3], c->items[i]->lease);
     }
     rc = pg_run(db,
                 &(struct pg_query){.text = text,
                                    .arrays = a,
-                                   .n_arrays = 3,
+                                   .n_arrays = 4,
                                    .scalars = scalars,
                                    .n_scalars = 2,
                                    .on_row = on_claimed,
                                    .ctx = c},
                 err);
-    pg_arrays_fini(a, 3);
+    pg_arrays_fini(a, 4);
     return rc;
 }
 
@@ -210,7 +237,7 @@ int pg_claim(struct sql *db, struct claim_item **items, size_t n, struct str cla
     rc = claim_set(db, &c, claimed_by, margin_ms, err); /* a transaction of its own */
     for (size_t i = 0; !rc && i < n; i++) {
         if (!items[i]->task)
-            rc = row_claim_miss(db, items[i], claimed_by, err);
+            rc = row_claim_read(db, items[i], claimed_by, err);
     }
     rc = sql_end(db, rc, err);
     if (rc)

@@ -56,11 +56,21 @@ int pg_fail_text(struct err *err, int code, const char *text)
     return err_set(err, code, "PostgreSQL: %.*s", (int)len, text);
 }
 
+/* Of a row, then: a wait for the lock of a table has no such context. */
+static bool is_of_a_task(const PGresult *r)
+{
+    const char *context = PQresultErrorField(r, PG_DIAG_CONTEXT);
+
+    return context && strstr(context, "job_delay_task");
+}
+
 int pg_fail(struct driver_conn *c, const PGresult *r, struct err *err)
 {
     static const char *const lost_name[] = {"26000", "42P05", NULL};
+    static const char *const lock[] = {"40P01", "55P03", NULL};
     const char *state = r ? PQresultErrorField(r, PG_DIAG_SQLSTATE) : NULL;
 
+    c->sql.met_lock = state && state_is(state, lock);
     if (c->silent)
         return err_set(err, ERR_UNAVAILABLE, "PostgreSQL: no answer within %lld ms",
                        (long long)pg_patience_ms(c));
@@ -70,6 +80,7 @@ int pg_fail(struct driver_conn *c, const PGresult *r, struct err *err)
                        "store.named_statements to false");
     if (PQstatus(c->pg) == CONNECTION_BAD)
         return pg_fail_text(err, ERR_UNAVAILABLE, PQerrorMessage(c->pg));
+    c->sql.lock_timed_out |= state && strcmp(state, "55P03") == 0 && is_of_a_task(r);
     return pg_fail_text(err, code_of(state), r ? PQresultErrorMessage(r) : PQerrorMessage(c->pg));
 }
 

@@ -13,6 +13,7 @@ static enum lane call_lane(const struct store_call *call)
     case CALL_NODE_BEAT:
         return LANE_NODE;
     case CALL_GET:
+    case CALL_GET_MANY:
     case CALL_LIST:
     case CALL_SERVICE_LIST:
     case CALL_INSTANCE_LIST:

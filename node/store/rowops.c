@@ -102,7 +102,7 @@ int row_find_live(struct sql *db, int64_t id, struct task **ret, struct err *err
 
 /* Without a lock: the update has waited for whoever held the row, and a lock that is taken after
  * those of later rows could be a deadlock. */
-int row_claim_miss(struct sql *db, struct claim_item *item, struct str claimed_by, struct err *err)
+int row_claim_read(struct sql *db, struct claim_item *item, struct str claimed_by, struct err *err)
 {
     static const char text[] = "SELECT " LIVE_COLUMNS " FROM job_delay_task WHERE id = ?";
     struct task *live = NULL;
@@ -122,6 +122,7 @@ int row_claim_miss(struct sql *db, struct claim_item *item, struct str claimed_b
     return 0;
 }
 
+/* Then reads the row: RETURNING would cost SQLite a table of its own for each. */
 static int claim_one(struct sql *db, struct claim_item *item, struct str claimed_by, wall_ms now,
                      int64_t margin_ms, struct err *err)
 {
@@ -129,25 +130,19 @@ static int claim_one(struct sql *db, struct claim_item *item, struct str claimed
         "UPDATE job_delay_task SET status = 'SENDING', attempt = attempt + 1, claimed_by = ?, "
         "claimed_at = ?, deadline_at = ? + coalesce(timeout_ms, ?), updated_at = ? "
         "WHERE id = ? AND attempt = ? AND status IN ('PENDING', 'RETRYING') "
-        "AND next_attempt_time <= ? RETURNING " LIVE_COLUMNS;
-    int rc;
+        "AND next_attempt_time <= ?";
+    char holder[CLAIM_HOLDER_MAX];
+    int rc =
+        sql_run(db,
+                &(struct sql_query){
+                    .text = text,
+                    SQL_PARAMS(sql_text(claim_holder(item, claimed_by, holder)), sql_time(now),
+                               sql_time(now + margin_ms), sql_int(item->timeout_ms), sql_time(now),
+                               sql_int(item->id), sql_int(item->attempt), sql_time(now))},
+                err);
 
     item->task = NULL;
-    rc = sql_run(db,
-                 &(struct sql_query){
-                     .text = text,
-                     SQL_PARAMS(sql_text(claimed_by), sql_time(now), sql_time(now + margin_ms),
-                                sql_int(item->timeout_ms), sql_time(now), sql_int(item->id),
-                                sql_int(item->attempt), sql_time(now)),
-                     .on_row = task_keep_row,
-                     .ctx = &item->task},
-                 err);
-    if (rc)
-        return rc;
-    if (!item->task)
-        return row_claim_miss(db, item, claimed_by, err);
-    item->result = CLAIM_WON;
-    return 0;
+    return rc ? rc : row_claim_read(db, item, claimed_by, err);
 }
 
 int row_claim(struct sql *db, struct claim_item **items, size_t n, struct str claimed_by,
@@ -206,17 +201,43 @@ static int insert_alert(struct sql *db, const struct finish_item *f, wall_ms now
         err);
 }
 
-static int finish_success(struct sql *db, const struct finish_item *f, struct err *err)
+int row_finish_miss(struct sql *db, struct finish_item *f, struct err *err)
 {
-    static const char insert[] = INSERT_HISTORY("'SUCCESS'", "retry_count", "failed_at", "NULL",
-                                                "?", "{now}", "job_delay_task WHERE id = ?");
+    struct task *t = NULL;
+    int rc = task_find(db, (struct str){0}, f->id, &t, err);
+
+    if (!rc)
+        f->result = t && judge_is_finished(f, t) ? FINISH_DONE : FINISH_LOST;
+    task_free(t);
+    return rc;
+}
+
+/* The condition is judge_can_finish's. */
+static int finish_success(struct sql *db, struct finish_item *f, wall_ms now, struct err *err)
+{
+    static const char insert[] = INSERT_HISTORY(
+        "'SUCCESS'", "retry_count", "failed_at", "NULL", "?", "{now}",
+        "job_delay_task WHERE id = ? AND attempt = ? AND "
+        "(CASE status WHEN 'SENDING' THEN 2 WHEN 'SENT' THEN 4 ELSE 0 END & ?) <> 0 AND "
+        "(? = 0 OR deadline_at <= ?)");
     struct sql_value http = sql_int(f->http_status);
+    int64_t changed = 0;
     int rc;
 
+    _Static_assert(1 << TASK_SENDING == 2 && 1 << TASK_SENT == 4, "the statement says so");
     http.null = f->http_status == 0;
-    rc = sql_run(db, &(struct sql_query){.text = insert, SQL_PARAMS(http, sql_int(f->id))}, err);
+    rc = sql_run(
+        db,
+        &(struct sql_query){.text = insert,
+                            SQL_PARAMS(http, sql_int(f->id), sql_int(f->attempt), sql_int(f->from),
+                                       sql_bool(f->past_deadline), sql_time(now)),
+                            .ret_changed = &changed},
+        err);
     if (rc)
         return rc;
+    if (!changed)
+        return row_finish_miss(db, f, err);
+    f->result = FINISH_DONE;
     return sql_run(db,
                    &(struct sql_query){.text = "DELETE FROM job_delay_task WHERE id = ?",
                                        SQL_PARAMS(sql_int(f->id))},
@@ -261,18 +282,7 @@ static int finish_update(struct sql *db, const struct finish_item *f, const stru
     return rc;
 }
 
-int row_finish_miss(struct sql *db, struct finish_item *f, struct err *err)
-{
-    struct task *t = NULL;
-    int rc = task_find(db, (struct str){0}, f->id, &t, err);
-
-    if (!rc)
-        f->result = t && judge_is_finished(f, t) ? FINISH_DONE : FINISH_LOST;
-    task_free(t);
-    return rc;
-}
-
-static int finish_one(struct sql *db, struct finish_item *f, wall_ms now, struct err *err)
+static int finish_other(struct sql *db, struct finish_item *f, wall_ms now, struct err *err)
 {
     static const char brief[] = "SELECT " BRIEF_COLUMNS " "
                                 "FROM job_delay_task WHERE id = ? {for update}";
@@ -288,8 +298,7 @@ static int finish_one(struct sql *db, struct finish_item *f, wall_ms now, struct
     if (!live.id || !judge_can_finish(f, &live, now))
         return row_finish_miss(db, f, err);
     f->result = FINISH_DONE;
-    return f->kind == FINISH_SUCCESS ? finish_success(db, f, err)
-                                     : finish_update(db, f, &live, now, err);
+    return finish_update(db, f, &live, now, err);
 }
 
 int row_finish(struct sql *db, struct finish_item **items, size_t n, struct err *err)
@@ -300,7 +309,8 @@ int row_finish(struct sql *db, struct finish_item **items, size_t n, struct err 
     if (!rc)
         rc = sql_now(db, &now, err);
     for (size_t i = 0; !rc && i < n; i++)
-        rc = finish_one(db, items[i], now, err);
+        rc = (items[i]->kind == FINISH_SUCCESS ? finish_success : finish_other)(db, items[i], now,
+                                                                                err);
     return sql_end(db, rc, err);
 }
 

@@ -7,17 +7,23 @@
 
 #include "node/store/instances.h"
 #include "node/store/pack.h"
+#include "node/store/seen.h"
 
 #define SERVICE_COLUMNS                                                                            \
     "name, base_url, secret, policy, shards, shards_seen, concurrency, timeout_ms, lanes, "        \
-    "paused, version, created_at, updated_at"
+    "paused, version, created_at, updated_at, delivery, batch_size, batch_wait_ms"
 
 /* ---- Reading ------------------------------------------------------------------------------ */
+
+static int32_t within(int64_t n, int32_t least, int32_t most)
+{
+    return n < least ? least : n > most ? most : (int32_t)n;
+}
 
 static int on_service(void *ctx, const struct sql_value *row)
 {
     struct pack *p = ctx;
-    const struct service s = {
+    struct service s = {
         .name = pack_text(p, row[0].s),
         .base_url = pack_text(p, row[1].s),
         .secret = pack_text(p, row[2].s),
@@ -33,6 +39,11 @@ static int on_service(void *ctx, const struct sql_value *row)
         .updated_at = row[12].i,
     };
 
+    (void)delivery_mode_parse(row[13].s, &s.delivery); /* a word written by hand: push */
+    if (s.delivery == DELIVERY_BATCH) {
+        s.batch_size = within(row[14].i, 1, SERVICE_BATCH_MAX); /* so may these be */
+        s.batch_wait_ms = within(row[15].i, 0, SERVICE_BATCH_WAIT_MAX_MS);
+    }
     pack_add(p, &s, sizeof(s));
     return 0;
 }
@@ -121,17 +132,19 @@ static int write_settings(struct sql *db, const struct service *in, struct err *
     static const char update[] =
         "UPDATE job_service SET base_url = ?, secret = ?, policy = ?, shards = ?, "
         "shards_seen = CASE WHEN shards_seen < ? THEN ? ELSE shards_seen END, "
-        "concurrency = ?, timeout_ms = ?, version = version + 1, updated_at = {now} "
-        "WHERE name = ?";
+        "concurrency = ?, timeout_ms = ?, delivery = ?, batch_size = ?, batch_wait_ms = ?, "
+        "version = version + 1, updated_at = {now} WHERE name = ?";
 
-    return sql_run(db,
-                   &(struct sql_query){.text = update,
-                                       SQL_PARAMS(sql_text(in->base_url), sql_text(in->secret),
-                                                  sql_text(in->policy), sql_int(in->shards),
-                                                  sql_int(in->shards), sql_int(in->shards),
-                                                  sql_int(in->concurrency), sql_int(in->timeout_ms),
-                                                  sql_text(in->name))},
-                   err);
+    return sql_run(
+        db,
+        &(struct sql_query){
+            .text = update,
+            SQL_PARAMS(sql_text(in->base_url), sql_text(in->secret), sql_text(in->policy),
+                       sql_int(in->shards), sql_int(in->shards), sql_int(in->shards),
+                       sql_int(in->concurrency), sql_int(in->timeout_ms),
+                       sql_text(str_from(delivery_mode_name(in->delivery))),
+                       sql_int(in->batch_size), sql_int(in->batch_wait_ms), sql_text(in->name))},
+        err);
 }
 
 int service_put(struct sql *db, struct call_service_put *c, struct err *err)
@@ -175,7 +188,7 @@ static int on_any(void *ctx, const struct sql_value *row)
 }
 
 /* The two indexes of the live table name every task between them. */
-static int has_tasks(struct sql *db, struct str name, bool *ret, struct err *err)
+int service_has_tasks(struct sql *db, struct str name, bool *ret, struct err *err)
 {
     static const char *const texts[] = {
         "SELECT 1 FROM job_delay_task WHERE service_name = ? "
@@ -203,6 +216,8 @@ int service_delete(struct sql *db, struct call_service_delete *c, struct err *er
     if (db->d->services_lock)
         rc = sql_run(db, &(struct sql_query){.text = db->d->services_lock}, err);
     if (!rc)
+        rc = seen_watch(db, c->name, err);
+    if (!rc)
         rc = sql_run(db,
                      &(struct sql_query){.text = "DELETE FROM job_service WHERE name = ?",
                                          SQL_PARAMS(sql_text(c->name)),
@@ -212,7 +227,7 @@ int service_delete(struct sql *db, struct call_service_delete *c, struct err *er
         return rc;
     if (!deleted)
         return err_set(err, ERR_NOT_FOUND, "there is no such service");
-    rc = has_tasks(db, c->name, &used, err);
+    rc = service_has_tasks(db, c->name, &used, err);
     if (rc)
         return rc;
     if (used)

@@ -10,6 +10,9 @@
 MUST_CHECK int service_see(struct sql *db, struct str name, uint32_t lanes, int32_t shards,
                            struct err *err);
 
+/* Whether a live task names the service. */
+MUST_CHECK int service_has_tasks(struct sql *db, struct str name, bool *ret, struct err *err);
+
 /* As driver.call. */
 MUST_CHECK int service_put(struct sql *db, struct call_service_put *c, struct err *err);
 MUST_CHECK int service_pause(struct sql *db, struct call_service_pause *c, struct err *err);

@@ -75,6 +75,7 @@ struct sql_dialect {
     const char *for_update;
     const char *skip_locked;
     bool on_duplicate_key;      /* "or nothing" in MySQL's words */
+    bool has_submit;            /* others submit tasks by jobflow_submit() (seen.h) */
     const char *table_exists;   /* 1 parameter; gives a value if there is such a table */
     const char *migration_lock; /* run in the transaction; NULL: BEGIN excludes others already */
     const char *services_lock;  /* waits for all who read job_service; likewise */
@@ -88,6 +89,8 @@ struct sql_dialect {
 /* A connection: every driver's own struct begins with it. */
 struct sql {
     const struct sql_dialect *d;
+    bool lock_timed_out; /* since the last begin: a task's lock was not given in time */
+    bool met_lock;       /* the last error: another transaction's lock, or a deadlock */
 };
 
 MUST_CHECK static inline int sql_run(struct sql *db, const struct sql_query *q, struct err *err)

@@ -3,6 +3,7 @@
  * returns; one connection writes, others may read. A lock beside the file keeps a second process
  * out: its scheduler would believe that all orphans are its own. The sqlite3 tool may read
  * meanwhile. */
+#include <pthread.h>
 #include <sqlite3.h>
 #include <stdlib.h>
 #include <string.h>
@@ -252,7 +253,7 @@ static int configure(struct driver_conn *c, const struct driver_options *opt, st
 {
     static const char settings[] = "PRAGMA journal_mode = WAL;"
                                    "PRAGMA synchronous = FULL;"
-                                   "PRAGMA cache_size = -1024;"
+                                   "PRAGMA cache_size = -8192;"
                                    "PRAGMA temp_store = MEMORY;"
                                    "PRAGMA wal_autocheckpoint = 2000;";
     int rc = sqlite3_busy_timeout(c->db, (int)opt->statement_timeout_ms);
@@ -274,14 +275,22 @@ static void sqlite_close(struct driver_conn *c)
     free(c);
 }
 
+/* Nobody reads SQLite's statistics of memory, which take a process-wide lock at each allocation. */
+static void set_up_library(void)
+{
+    (void)sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0); /* too late if it is in use already */
+}
+
 static int sqlite_open(const char *url, const struct driver_options *opt, struct driver_conn **ret,
                        char **ret_warning, struct err *err)
 {
     const char *path = url + strlen("sqlite:");
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct driver_conn *c;
     int rc;
 
     *ret_warning = NULL;
+    (void)pthread_once(&once, set_up_library);
     if (!*path || *path == ':' || !strncmp(path, "file:", 5))
         return err_set(err, ERR_INVALID, "the store's URL names no file: sqlite:FILE is allowed");
     c = calloc(1, sizeof(*c));

@@ -55,6 +55,9 @@ static int run_init(struct submit_run *run, struct submit_item **items, size_t n
         .services = calloc(n, sizeof(*run->services)),
         .open = calloc(n, sizeof(*run->open)),
         .n_open = n,
+        .patience_ms = items[0]->patience_ms ? items[0]->patience_ms
+                       : n > 1               ? SUBMIT_PATIENCE_MANY_MS
+                                             : SUBMIT_PATIENCE_ONE_MS,
     };
     if (!run->slots || !run->services || !run->open) {
         run_fini(run);
@@ -303,6 +306,8 @@ int submit_batch(struct sql *db, const struct submit_ops *ops, struct submit_ite
     if (rc)
         return err_set(err, rc, "no memory for a batch");
     rc = run_batch(db, ops, &run, err);
+    if (rc == ERR_BUSY && db->lock_timed_out)
+        rc = err_set(err, ERR_TIMEOUT, "another transaction has this bizUuid and has not ended");
     for (size_t i = 0; rc && i < n; i++) {
         task_free(items[i]->existing);
         items[i]->existing = NULL;

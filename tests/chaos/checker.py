@@ -177,9 +177,15 @@ class Books:
                 bound = min(bound, move.value)  # an earlier try of it may have worked
         return bound
 
+    def claimed(self, request):
+        """When its attempt began, or at the latest: a request may stand still on its way, and what
+        moved its task meanwhile came after it."""
+        failed = self.failed[self.row_of[request.trace].id].get(request.attempt)
+        return min(request.at, failed.started) if failed else request.at
+
     def early(self):
-        return [(r.trace, r.attempt, r.at - self.not_before(self.by_trace[r.trace], r.at))
-                for r in self.requests if r.at < self.not_before(self.by_trace[r.trace], r.at)]
+        return [(r.trace, r.attempt, r.at - bound) for r in self.requests
+                if r.at < (bound := self.not_before(self.by_trace[r.trace], self.claimed(r)))]
 
     def otherwise_than_wanted(self):
         """Tasks that were to be executed at another time from the beginning: a wrong clock."""

@@ -209,6 +209,23 @@ static void test_lease_kept_alive(void **state)
     assert_true(a.kvs[0].lease == lease);
 }
 
+/* What is left of anybody's lease, and that a lease is gone. */
+static void test_lease_ttl(void **state)
+{
+    struct fixture *f = *state;
+    int64_t lease = grant(f, 60);
+    struct etcd_call c = {.op = ETCD_LEASE_TTL, .lease = lease};
+    struct asked a;
+
+    assert_int_equal(ask(f, &a, c), 0);
+    assert_int_equal(a.a.granted_ttl_s, 60);
+    assert_true(a.a.ttl_s > 0 && a.a.ttl_s <= 60 && a.a.lease == lease);
+    assert_int_equal(ask(f, &a, (struct etcd_call){.op = ETCD_LEASE_REVOKE, .lease = lease}), 0);
+    assert_int_equal(ask(f, &a, c), ERR_NOT_FOUND);
+    c.lease = 12345; /* nobody's ever */
+    assert_int_equal(ask(f, &a, c), ERR_NOT_FOUND);
+}
+
 static void test_lease_revoked(void **state)
 {
     struct fixture *f = *state;
@@ -406,6 +423,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_create, setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_lease_runs_out, setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_lease_kept_alive, setup, fixture_teardown),
+        cmocka_unit_test_setup_teardown(test_lease_ttl, setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_lease_revoked, setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_cancel, setup, fixture_teardown),
         cmocka_unit_test_setup_teardown(test_calls_from_on_done, setup, fixture_teardown),

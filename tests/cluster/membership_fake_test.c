@@ -39,10 +39,12 @@ struct rig {
     struct fake_request *read;
     mono_ms read_came_at;
     bool is_watch_silent;
-    bool is_watch_cut;   /* cancelled as soon as it stands */
-    bool is_put_refused; /* once */
-    bool is_alive_lost;  /* the lease is gone, as only its keep-alive says */
-    bool is_lease_bad;   /* gone as soon as it is granted */
+    bool is_watch_cut;     /* cancelled as soon as it stands */
+    bool is_put_refused;   /* no space, no permission */
+    bool is_alive_lost;    /* the lease is gone, as only its keep-alive says */
+    bool is_lease_bad;     /* gone as soon as it is granted */
+    const char *others;    /* of another's lease: what is left of it and what it was granted for */
+    const char *rewritten; /* what the key becomes before it can be deleted */
     struct fake_request *watch;
     char watch_body[512];
     char read_body[512];
@@ -51,6 +53,8 @@ struct rig {
     unsigned n_grants;
     unsigned n_puts;
     unsigned n_revokes;
+    unsigned n_deletes;
+    unsigned n_ttls; /* asked for */
 };
 
 static const char *json(const char *name, int64_t epoch)
@@ -188,13 +192,49 @@ static void on_create(struct rig *x, struct fake_request *r)
     say(r, "200 OK", &b);
 }
 
+/* The key's, unless it was written anew. */
+static void on_delete(struct rig *x, struct fake_request *r, const char *body)
+{
+    struct buf b = BUF_INIT;
+    char wanted[64];
+    struct key *k;
+
+    if (x->rewritten)
+        (void)key_put(x, "node-a", x->rewritten, 999);
+    x->rewritten = NULL;
+    k = key_find(x, "node-a");
+    assert_non_null(k);
+    x->n_deletes++;
+    (void)snprintf(wanted, sizeof(wanted), "\"mod_revision\":\"%" PRId64 "\"", k->revision);
+    if (strstr(body, wanted)) {
+        key_drop(x, "node-a");
+        buf_addf(&b, "{" HEADER ",\"succeeded\":true,\"responses\":[{}]}", x->revision);
+    } else {
+        buf_addf(&b, "{" HEADER ",\"responses\":[{\"response_range\":{" HEADER ",\"kvs\":[",
+                 x->revision, x->revision);
+        add_kv(&b, k);
+        buf_addz(&b, "]}}]}");
+    }
+    say(r, "200 OK", &b);
+}
+
+static void on_ttl(struct rig *x, struct fake_request *r, const char *body)
+{
+    struct buf b = BUF_INIT;
+    int64_t lease = 0;
+
+    x->n_ttls++;
+    assert_int_equal(sscanf(body, "{\"ID\":\"%" SCNd64, &lease), 1);
+    buf_addf(&b, "{" HEADER ",\"ID\":\"%" PRId64 "\",%s}", x->revision, lease, x->others);
+    say(r, "200 OK", &b);
+}
+
 static void on_put(struct rig *x, struct fake_request *r)
 {
     struct buf b = BUF_INIT;
 
     x->n_puts++;
     if (x->is_put_refused) {
-        x->is_put_refused = false;
         buf_addz(&b, "{\"message\":\"etcdserver: too many requests\",\"code\":8}");
         say(r, "429 Too Many Requests", &b);
         return;
@@ -229,7 +269,12 @@ static void on_request(struct fake_request *r, const char *head, const char *bod
     if (strstr(head, "/v3/kv/range")) {
         on_read(x, r, body);
     } else if (strstr(head, "/v3/kv/txn")) {
-        on_create(x, r);
+        if (strstr(body, "request_delete_range"))
+            on_delete(x, r, body);
+        else
+            on_create(x, r);
+    } else if (strstr(head, "/v3/lease/timetolive")) {
+        on_ttl(x, r, body);
     } else if (strstr(head, "/v3/watch")) {
         on_watch(x, r, body);
     } else if (strstr(head, "/v3/lease/grant")) {
@@ -273,6 +318,7 @@ static int setup(void **state)
     fixture_open(&x->f);
     x->s = fake_etcd_new(x->f.base, on_request, x);
     x->revision = 1000;
+    x->others = "\"TTL\":\"590\",\"grantedTTL\":\"600\"";
     *state = x;
     return 0;
 }
@@ -405,8 +451,119 @@ static void test_refused_writing_is_repeated(void **state)
     membership_set(x->a.m, 2, MEMBER_ACTIVE);
     wait_count(&x->a, &x->a.n_troubles, 1);
     assert_int_equal(x->n_puts, 1);
+    x->is_put_refused = false;
     wait_count(&x->a, &x->n_puts, 2);
     assert_string_equal(x->a.story, "R");
+}
+
+/* etcd is read well and takes no writes: it is well again when it does, and not before. */
+static void test_only_a_writing_ends_the_trouble_of_writing(void **state)
+{
+    struct rig *x = *state;
+
+    start_settled(x, SHORT_MS);
+    x->is_put_refused = true;
+    membership_set(x->a.m, 2, MEMBER_DRAINING);
+    wait_count(&x->a, &x->a.n_troubles, 3);
+    wait_asked(&x->a, 4); /* readings and, beside them, keep-alives */
+    assert_int_equal(x->a.n_good, 0);
+    x->is_put_refused = false;
+    wait_count(&x->a, &x->a.n_good, 1);
+    wait_asked(&x->a, 2);
+    assert_int_equal(x->a.n_good, 1);
+    assert_string_equal(x->a.story, "R");
+}
+
+/* ---- What others left behind --------------------------------------------------------------- */
+
+static void test_own_key_without_a_lease(void **state)
+{
+    struct rig *x = *state;
+
+    (void)key_put(x, "node-a", json("node-a", 99), 0); /* of whatever epoch */
+    start(x, LONG_MS);
+    wait_story(&x->a, "R");
+    assert_int_equal(x->n_deletes, 1);
+    assert_int_equal(x->n_ttls, 0);
+    assert_true(key_find(x, "node-a")->lease == x->lease);
+}
+
+struct left_behind {
+    const char *ttl;
+    int64_t epoch; /* of the key */
+    int64_t own;   /* this node's */
+    bool is_taken;
+};
+
+/* The TTL is 2 s, and the other's 600 s. */
+static void test_own_key_under_another_lease(void **state)
+{
+    struct rig *x = *state;
+    static const struct left_behind cases[] = {
+        {"\"TTL\":\"-1\"", 99, 5, true}, /* there is no such lease */
+        {"\"TTL\":\"397\",\"grantedTTL\":\"600\"", 4, 5, true},
+        {"\"TTL\":\"397\",\"grantedTTL\":\"600\"", 5, 5, true},
+        {"\"TTL\":\"397\",\"grantedTTL\":\"600\"", 4, 0, true},  /* its own is not known yet */
+        {"\"TTL\":\"398\",\"grantedTTL\":\"600\"", 5, 5, false}, /* alive every 200 s, or late */
+        {"\"TTL\":\"398\",\"grantedTTL\":\"600\"", 4, 0, false},
+        {"\"grantedTTL\":\"600\"", 6, 5, false}, /* a later process of the name */
+        {"\"grantedTTL\":\"2\"", 4, 5, false},   /* it runs out anyway */
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        (void)key_put(x, "node-a", json("node-a", cases[i].epoch), 999);
+        x->others = cases[i].ttl;
+        x->n_deletes = x->n_ttls = 0;
+        start(x, 2000);
+        membership_set(x->a.m, cases[i].own, MEMBER_JOINING);
+        if (cases[i].is_taken)
+            wait_story(&x->a, "HR");
+        else
+            wait_count(&x->a, &x->n_ttls, 3);
+        assert_int_equal(x->n_deletes, cases[i].is_taken);
+        assert_string_equal(x->a.story, cases[i].is_taken ? "HR" : "H");
+        peer_close(&x->a);
+    }
+}
+
+/* Between the look and the deletion a living process took the name. */
+static void test_a_key_written_meanwhile_stays(void **state)
+{
+    struct rig *x = *state;
+    char other[256];
+
+    (void)key_put(x, "node-a", json("node-a", 4), 0);
+    (void)snprintf(other, sizeof(other), "%s", json("node-a", 7));
+    x->rewritten = other;
+    start(x, SHORT_MS);
+    wait_story(&x->a, "H");
+    assert_int_equal(x->a.holder.epoch, 7);
+    wait_count(&x->a, &x->n_ttls, 3);
+    assert_int_equal(x->n_deletes, 1);
+    assert_true(key_find(x, "node-a")->lease == 999);
+    assert_string_equal(x->a.story, "H");
+}
+
+/* Members of whom no lease would take leave are none. */
+static void test_others_without_a_lease(void **state)
+{
+    struct rig *x = *state;
+
+    (void)key_put(x, "b", json("b", 5), 0);
+    start_settled(x, SHORT_MS);
+    wait_asked(&x->a, 2);
+    assert_null(peer_find(&x->a, "b"));
+    assert_int_equal(x->a.n_corrupt, 1); /* told of once */
+    struct key b = *key_put(x, "b", json("b", 6), 7);
+    tell_event(x, &b, false);
+    wait_seen(&x->a, "b", 6, MEMBER_ACTIVE);
+    b = *key_put(x, "b", json("b", 7), 0);
+    tell_event(x, &b, false);
+    wait_gone(&x->a, "b");
+    wait_asked(&x->a, 2);
+    assert_null(peer_find(&x->a, "b"));
+    assert_int_equal(x->a.n_corrupt, 2);
+    assert_int_equal(x->a.n_good, 0); /* etcd was well */
 }
 
 /* Leases that die at birth are not asked for without end. */
@@ -488,10 +645,10 @@ static void test_reading_does_not_undo_events(void **state)
     gone = *key_find(x, "gone");
     gone.revision = x->revision + 1;
     tell_event(x, &gone, true);
-    struct key new = {.name = "new", .revision = x->revision + 2};
+    struct key new = {.name = "new", .revision = x->revision + 2, .lease = 7};
     (void)snprintf(new.value, sizeof(new.value), "%s", json("new", 1));
     tell_event(x, &new, false);
-    struct key changed = {.name = "changed", .revision = x->revision + 3};
+    struct key changed = {.name = "changed", .revision = x->revision + 3, .lease = 7};
     (void)snprintf(changed.value, sizeof(changed.value), "%s", json("changed", 2));
     tell_event(x, &changed, false);
     wait_seen(&x->a, "changed", 2, MEMBER_ACTIVE);
@@ -567,6 +724,7 @@ static void test_broken_watches_are_paced(void **state)
     fixture_run(&x->f, 1000);
     assert_true(x->n_watches < 20);
     assert_true(x->a.n_troubles > 0);
+    assert_int_equal(x->a.n_good, 0); /* the readings are well, the watch is not */
     x->is_watch_cut = false;
     unsigned n = x->n_watches;
     wait_count(&x->a, &x->n_watches, n + 1);
@@ -574,6 +732,7 @@ static void test_broken_watches_are_paced(void **state)
     struct key b = *key_put(x, "b", json("b", 1), 7);
     tell_event(x, &b, false);
     wait_seen(&x->a, "b", 1, MEMBER_ACTIVE);
+    assert_int_equal(x->a.n_good, 1);
 }
 
 static void test_too_many(void **state)
@@ -605,6 +764,12 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_reading_from_before_the_key, setup, teardown),
         cmocka_unit_test_setup_teardown(test_own_key_is_there_already, setup, teardown),
         cmocka_unit_test_setup_teardown(test_refused_writing_is_repeated, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_only_a_writing_ends_the_trouble_of_writing, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_own_key_without_a_lease, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_own_key_under_another_lease, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_key_written_meanwhile_stays, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_others_without_a_lease, setup, teardown),
         cmocka_unit_test_setup_teardown(test_dead_leases_are_paced, setup, teardown),
         cmocka_unit_test_setup_teardown(test_without_a_watch, setup, teardown),
         cmocka_unit_test_setup_teardown(test_asked_at, setup, teardown),

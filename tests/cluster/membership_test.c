@@ -23,6 +23,7 @@ struct rig {
     struct fixture f;
     struct peer a;
     struct peer b;
+    int64_t others; /* the lease of the members that the test writes; 0 = none yet */
 };
 
 static struct etcdserver *server; /* all tests' */
@@ -118,6 +119,14 @@ static const char *json(const char *name, int64_t epoch)
                    "\"startedAt\":\"2026-01-01T00:00:00.000Z\"}",
                    name, epoch);
     return text;
+}
+
+/* A key of the other members, under their lease. */
+static void put_other(struct rig *x, const char *key, const char *value)
+{
+    if (!x->others)
+        x->others = grant(&x->f, 600);
+    ctl("put --lease=%" PRIx64 " %s '%s'", (uint64_t)x->others, key, value);
 }
 
 static int64_t lease_of(struct rig *x, const char *key)
@@ -224,9 +233,9 @@ static void test_own_cluster_only(void **state)
 {
     struct rig *x = *state;
 
-    ctl("put /jobflow/tes/nodes/n1 '%s'", json("n1", 1));
-    ctl("put /jobflow/test/nodes0 '%s'", json("n2", 1));
-    ctl("put /jobflow/test/executors/n3 '%s'", json("n3", 1));
+    put_other(x, "/jobflow/tes/nodes/n1", json("n1", 1));
+    put_other(x, "/jobflow/test/nodes0", json("n2", 1));
+    put_other(x, "/jobflow/test/executors/n3", json("n3", 1));
     start_settled(x, &x->a, "node-a", LONG_MS);
     assert_int_equal(x->a.n, 1);
     assert_int_equal(x->a.n_troubles, 0);
@@ -286,7 +295,7 @@ static void test_holder_is_no_member(void **state)
 {
     struct rig *x = *state;
 
-    ctl("put " NODES "node-a hello");
+    put_other(x, NODES "node-a", "hello");
     start(x, &x->a, "node-a", LONG_MS);
     wait_count(&x->a, &x->a.n_corrupt, 2); /* as a key, and as the holder */
     assert_string_equal(x->a.story, "");
@@ -362,11 +371,50 @@ static void test_somebody_else_writes_the_key(void **state)
     ctl("lease revoke %" PRIx64, (uint64_t)lease);
     wait_story(&x->a, "RLHR");
 
-    ctl("put " NODES "node-a '%s'", json("node-a", 100)); /* without a lease */
-    wait_story(&x->a, "RLHRLH");
-    ctl("del " NODES "node-a");
-    wait_story(&x->a, "RLHRLHR");
+    ctl("put " NODES "node-a '%s'", json("node-a", 100)); /* without a lease: nobody's */
+    wait_story(&x->a, "RLHRLR");
     wait_seen(&x->a, "node-a", 1, MEMBER_JOINING);
+    assert_true(is_lease_there(lease_of(x, NODES "node-a")));
+}
+
+/* What somebody has written by hand, or a tool has copied. */
+static void test_keys_without_a_lease(void **state)
+{
+    struct rig *x = *state;
+
+    ctl("put " NODES "node-a '%s'", json("node-a", 100));
+    ctl("put " NODES "other '%s'", json("other", 4));
+    start(x, &x->a, "node-a", LONG_MS);
+    wait_story(&x->a, "R"); /* its own at once: what nobody keeps is nobody's */
+    wait_seen(&x->a, "node-a", 1, MEMBER_JOINING);
+    assert_true(is_lease_there(lease_of(x, NODES "node-a")));
+    wait_count(&x->a, &x->a.n_asked, 2);
+    assert_null(peer_find(&x->a, "other"));
+    assert_non_null(strstr(x->a.trouble, NODES "other: left out: the key has no lease"));
+    assert_true(lease_of(x, NODES "other") == 0); /* left to whoever wrote it */
+
+    put_other(x, NODES "other", json("other", 5));
+    wait_seen(&x->a, "other", 5, MEMBER_ACTIVE);
+    ctl("put " NODES "other '%s'", json("other", 6)); /* as the watch tells */
+    wait_gone(&x->a, "other");
+    assert_int_equal(x->a.n_good, 0);
+    assert_string_equal(x->a.story, "R");
+}
+
+/* An earlier process, of no later epoch, had a longer TTL. It has to be silent for longer than a
+ * third of that and this one's TTL. */
+static void test_abandoned_key(void **state)
+{
+    struct rig *x = *state;
+    int64_t lease = grant(&x->f, 15);
+
+    ctl("put --lease=%" PRIx64 " " NODES "node-a '%s'", (uint64_t)lease, json("node-a", 1));
+    start(x, &x->a, "node-a", 1000);
+    wait_story(&x->a, "H");
+    wait_story(&x->a, "HR");
+    wait_seen(&x->a, "node-a", 1, MEMBER_JOINING);
+    assert_true(lease_of(x, NODES "node-a") != lease);
+    assert_true(is_lease_there(lease)); /* whatever else is under it is not touched */
 }
 
 /* As a late repetition of an older writing would. */
@@ -398,7 +446,7 @@ static void test_restart(void **state)
     wait_count(&x->a, &x->a.n_good, 1);
     wait_asked(&x->a, 2);
     assert_true(is_lease_there(lease_of(x, NODES "node-a")));
-    ctl("put " NODES "other '%s'", json("other", 4));
+    put_other(x, NODES "other", json("other", 4));
     wait_seen(&x->a, "other", 4, MEMBER_ACTIVE);
 }
 
@@ -460,7 +508,7 @@ static void test_etcd_49_silence(void **state)
     wait_asked(&x->a, 1);
     assert_true(is_lease_there(lease_of(x, NODES "node-a")));
     assert_true(membership_is_registered(x->a.m));
-    ctl("put " NODES "other '%s'", json("other", 4));
+    put_other(x, NODES "other", json("other", 4));
     wait_seen(&x->a, "other", 4, MEMBER_ACTIVE);
 }
 
@@ -471,12 +519,12 @@ static void test_compaction(void **state)
     struct asked a;
 
     start_settled(x, &x->a, "node-a", LONG_MS);
-    ctl("put " NODES "before '%s'", json("before", 1));
+    put_other(x, NODES "before", json("before", 1));
     wait_seen(&x->a, "before", 1, MEMBER_ACTIVE);
     etcdserver_kill(server, 0);
     start_server();
     ctl("del " NODES "before");
-    ctl("put " NODES "after '%s'", json("after", 1));
+    put_other(x, NODES "after", json("after", 1));
     assert_int_equal(etcdserver_ctl(server, NULL, 0, "put /x 1"), 0);
     assert_int_equal(ask(&x->f, &a, (struct etcd_call){.op = ETCD_RANGE, .key = STR("/x")}), 0);
     ctl("compact %" PRId64, a.a.revision);
@@ -484,7 +532,7 @@ static void test_compaction(void **state)
     assert_null(peer_find(&x->a, "before"));
     wait_count(&x->a, &x->a.n_not_found, 1);
     wait_asked(&x->a, 1); /* the new watch stands */
-    ctl("put " NODES "last '%s'", json("last", 1));
+    put_other(x, NODES "last", json("last", 1));
     wait_seen(&x->a, "last", 1, MEMBER_ACTIVE);
     assert_string_equal(x->a.story, "R");
 }
@@ -498,9 +546,9 @@ static void test_restored(void **state)
     char command[ETCDSERVER_PATH_MAX + 16];
 
     start_settled(x, &x->a, "node-a", LONG_MS);
-    for (int i = 0; i < 50; i++)
-        (void)put(&x->f, NODES "old", json("old", i));
-    wait_seen(&x->a, "old", 49, MEMBER_ACTIVE);
+    for (int i = 0; i < 20; i++)
+        put_other(x, NODES "old", json("old", i));
+    wait_seen(&x->a, "old", 19, MEMBER_ACTIVE);
     etcdserver_kill(server, 0);
     etcdserver_file(server, "m0", dir);
     (void)snprintf(command, sizeof(command), "rm -r '%s'", dir);
@@ -511,7 +559,8 @@ static void test_restored(void **state)
     assert_null(peer_find(&x->a, "old"));
     wait_count(&x->a, &x->a.n_asked, 4);
     mono_ms asked_at = x->a.asked_at;
-    ctl("put " NODES "new '%s'", json("new", 1));
+    x->others = 0; /* went with the rest */
+    put_other(x, NODES "new", json("new", 1));
     wait_seen(&x->a, "new", 1, MEMBER_ACTIVE);
     ctl("del " NODES "new");
     wait_gone(&x->a, "new");
@@ -524,10 +573,10 @@ static void test_no_member(void **state)
 {
     struct rig *x = *state;
 
-    ctl("put " NODES "bad '{\"name\":\"bad\"}'");
-    ctl("put " NODES "a/b '%s'", json("a", 1));
-    ctl("put " NODES "alias '%s'", json("node-a", 1));
-    ctl("put " NODES "good '%s'", json("good", 1));
+    put_other(x, NODES "bad", "{\"name\":\"bad\"}");
+    put_other(x, NODES "a/b", json("a", 1));
+    put_other(x, NODES "alias", json("node-a", 1));
+    put_other(x, NODES "good", json("good", 1));
     start(x, &x->a, "node-a", 600);
     wait_story(&x->a, "R");
     wait_asked(&x->a, 4);
@@ -537,15 +586,16 @@ static void test_no_member(void **state)
     assert_non_null(peer_find(&x->a, "node-a"));
 
     x->a.is_trouble_kept = true;
-    ctl("put " NODES "good 7"); /* a member no longer, as the watch tells */
+    put_other(x, NODES "good", "7"); /* a member no longer, as the watch tells */
     wait_gone(&x->a, "good");
     assert_non_null(strstr(x->a.trouble, NODES "good: "));
     wait_asked(&x->a, 2);
     assert_int_equal(x->a.n_corrupt, 4);
-    ctl("put " NODES "bad '%s'", json("bad", 5));
+    put_other(x, NODES "bad", json("bad", 5));
     wait_seen(&x->a, "bad", 5, MEMBER_ACTIVE);
-    wait_count(&x->a, &x->a.n_good, 2);
+    wait_asked(&x->a, 2);
     assert_int_equal(x->a.n_corrupt, 4);
+    assert_int_equal(x->a.n_good, 0); /* etcd was well all the time */
     assert_string_equal(x->a.story, "R");
 }
 
@@ -645,6 +695,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_keep_alive_finds_no_lease, setup, teardown),
         cmocka_unit_test_setup_teardown(test_etcd_46_key_is_deleted, setup, teardown),
         cmocka_unit_test_setup_teardown(test_somebody_else_writes_the_key, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_keys_without_a_lease, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_abandoned_key, setup, teardown),
         cmocka_unit_test_setup_teardown(test_an_old_value_comes_back, setup, teardown),
         cmocka_unit_test_setup_teardown(test_restart, setup, teardown),
         cmocka_unit_test_setup_teardown(test_starts_late, setup, teardown),

@@ -412,6 +412,7 @@ def story_of_a_task(contract):
     contract.expect(413, "submitTask", body={**task, "payload": "x" * (1 << 20)})
     contract.expect(200, "getTrace", params={"traceId": new["traceId"]})
     contract.expect(200, "changeTask", params=key, body={"delay": "2h", "payload": None})
+    contract.expect(204, "notifyTask", params=key)
     explained = contract.expect(200, "explainTask", params=key)
     if explained["gate"] != "time":
         raise Wrong(f"it is explained by {explained}")
@@ -466,6 +467,37 @@ def story_of_an_asynchronous_handler(contract):
         receiver.close()
 
 
+def leased(contract, name, **request):
+    return contract.expect(200, "leaseTasks", params=name, body=request)["tasks"]
+
+
+def story_of_a_worker(contract):
+    name = {"name": f"contract-e-{RUN}"}
+    task = {"bizUuid": f"contract/{RUN}/leased", "serviceName": name["name"], "handler": "h",
+            "payload": {"n": 1.10}}
+    contract.expect(404, "leaseTasks", params=name, body={"wait": 0})
+    contract.expect(201, "putService", params=name, body={"delivery": {"mode": "pull"}})
+    if leased(contract, name, wait=0):
+        raise Wrong("there is something to lease before anything was submitted")
+    contract.expect(201, "submitTask", body=task)
+    one, = leased(contract, name, maxTasks=10, wait="10s", visibility="1m", worker="w-1")
+    if one["bizUuid"] != task["bizUuid"] or one["attempt"] != 1 or one["payload"] != {"n": 1.10}:
+        raise Wrong(f"the leased task is {one}")
+    live = {"traceId": one["traceId"], "attempt": 1}
+    stale = {**live, "attempt": 99}
+    beats = contract.expect(200, "reportHeartbeats", body={"attempts": [
+        {**live, "extend": "5m"}, live, stale, {**live, "traceId": "f" * 32}, 5]})["results"]
+    if [beat["status"] for beat in beats] != [200, 200, 409, 400, 400]:
+        raise Wrong(f"the signs of life come to {beats}")
+    for _ in range(2):
+        ends = contract.expect(200, "reportResults", body={"results": [
+            {**live, "success": True}, {**stale, "success": True}, live]})["results"]
+        if [end["status"] for end in ends] != [200, 409, 400] or ends[0]["taskStatus"] != "SUCCESS":
+            raise Wrong(f"the results come to {ends}")
+    contract.expect(200, "putService", params=name, body={"baseUrl": "http://127.0.0.1:9/"})
+    contract.expect(409, "leaseTasks", params=name, body={"wait": "20s"})
+
+
 def times_have_bounds(contract):
     """The first and the last millisecond of the years 0000 to 9999, and those beside them."""
     first, last = -62167219200000, 253402300799999
@@ -489,8 +521,14 @@ def story_of_a_service(contract):
     changed = contract.expect(200, "putService", params=name, body=settings)
     if any(changed[k] != v for k, v in settings.items()):
         raise Wrong(f"the service is {changed}")
+    for delivery in ({"mode": "batch", "maxSize": 7, "maxWait": "20ms"}, {"mode": "push"}):
+        changed = contract.expect(200, "putService", params=name,
+                                  body={**settings, "delivery": delivery})
+        if changed["delivery"] != delivery:
+            raise Wrong(f"the service is {changed}")
+    contract.expect(200, "putService", params=name, body={"delivery": {"mode": "pull"}})
     contract.expect(200, "getService", params=name)
-    for bad in ({"baseUrl": "ftp://127.0.0.1:9/"}, {"baseUrl": "http://127.0.0.1:9/a/../b"},
+    for bad in ({"delivery": {"mode": "batch"}}, {"baseUrl": "ftp://127.0.0.1:9/"}, {"baseUrl": "http://127.0.0.1:9/a/../b"},
                 {**settings, "secret": "x" * 15}, {**settings, "secret": "x" * 129},
                 {**settings, "secret": "whsec_abc"}):
         contract.expect(400, "putService", params=name, body=bad)
@@ -552,6 +590,7 @@ def cases_of(contract):
     yield "the story of a task", lambda: story_of_a_task(contract)
     yield "the story of an asynchronous handler", \
         lambda: story_of_an_asynchronous_handler(contract)
+    yield "the story of a worker", lambda: story_of_a_worker(contract)
     yield "times have bounds", lambda: times_have_bounds(contract)
     yield "the story of a service", lambda: story_of_a_service(contract)
     yield "the story of an instance", lambda: story_of_an_instance(contract)

@@ -209,6 +209,24 @@ TEXT = Field("string", texts("no stock"), legal=("empty", "a space", "too long",
                                                  "a character beyond the BMP", "a path",
                                                  "a word for a number"))
 
+RESULT = {
+    "success": TRUE_OR_FALSE,
+    "retryable": TRUE_OR_FALSE,
+    "message": TEXT,
+    "retryAfter": duration_field(b"0", b'"36500d"', legal=("2^31",)),
+    "snooze": duration_field(b"0", b'"36500d"', legal=("2^31",)),
+}
+ATTEMPT = {
+    "traceId": Field("string", texts("7ffffffffffffff0a3c1d2e4f5061728"),
+                     texts("x", "7FFFFFFFFFFFFFF0A3C1D2E4F5061728", "0" * 32, "8" + "0" * 31),
+                     required=True),
+    "attempt": Field("number", [b"1", b"2147483647"], [b"0", b"-1", b"1.5", b"1e1", b'"1"'],
+                     required=True),
+}
+ONE_ATTEMPT = [b'[{"traceId":"7ffffffffffffff0a3c1d2e4f5061728","attempt":1,"success":true}]']
+TOO_MANY = [b"[]", b"[" + b"{}," * 1000 + b"{}]"]
+# The array that holds the objects of a call in bulk.
+ARRAYS = {"submitTasks": "tasks", "reportResults": "results", "reportHeartbeats": "attempts"}
 # By operation: the properties of its body. "tasks[].x": of each object in the array.
 BODIES = {
     "submitTask": SUBMISSION,
@@ -219,16 +237,27 @@ BODIES = {
         **{f"tasks[].{name}": field for name, field in SUBMISSION.items()}},
     "changeTask": {name: SUBMISSION[name] for name in ("executeTime", "delay", "payload")},
     "runTask": {},
-    "reportResult": {
-        "success": TRUE_OR_FALSE,
-        "retryable": TRUE_OR_FALSE,
-        "message": TEXT,
-        "retryAfter": duration_field(b"0", b'"36500d"', legal=("2^31",)),
-        "snooze": duration_field(b"0", b'"36500d"', legal=("2^31",)),
+    "notifyTask": {},
+    "reportResult": RESULT,
+    "reportResults": {
+        "results": Field("array", ONE_ATTEMPT, TOO_MANY, legal=("an array of it", "64 levels"),
+                         required=True),
+        **{f"results[].{name}": field for name, field in {**ATTEMPT, **RESULT}.items()}},
+    "reportHeartbeats": {
+        "attempts": Field("array", [ONE_ATTEMPT[0].replace(b',"success":true', b"")], TOO_MANY,
+                          legal=("an array of it", "64 levels"), required=True),
+        **{f"attempts[].{name}": field for name, field in ATTEMPT.items()},
+        "attempts[].extend": duration_field(b"0.001", b'"24h"')},
+    "leaseTasks": {
+        "maxTasks": int_field(1, 1000),
+        "wait": Field("string number", [b'"0s"', b"0", b'"10ms"', b'"PT0.01S"', b"0.01"],
+                      texts("", "x", "-1s", "61s", "1m1s", "PT", "P1Y") + [b"60.001", b"1e1"]),
+        "visibility": duration_field(b"0.001", b'"24h"'),
+        "worker": name_field(legal=("a word for a number",)),
     },
     "reportHeartbeat": {"extend": duration_field(b"0.001", b'"24h"')},
     "putService": {
-        "baseUrl": url_field(required=True),
+        "baseUrl": url_field(),
         "secret": Field("string", texts("x" * 16, "x" * 128,
                                         "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"),
                         texts("x" * 15, "x" * 129, "whsec_abc", "whsec_", " " + "x" * 16,
@@ -237,6 +266,14 @@ BODIES = {
         "concurrency": int_field(1, 10000),
         "timeout": duration_field(b"0.001", b'"24h"'),
         "policy": POLICY,
+        "delivery": Field("object", [b'{"mode":"push"}', b'{"mode":"batch"}', b'{"mode":"pull"}',
+                                     b'{"mode":"batch","maxSize":1,"maxWait":0}',
+                                     b'{"maxWait":"1s","maxSize":1000,"mode":"batch"}'],
+                          [b'{"mode":"Push"}', b'{"mode":1}', b'{"mode":null}', b'{"maxSize":5}',
+                           b'{"mode":"batch","maxSize":0}', b'{"mode":"batch","maxSize":1001}',
+                           b'{"mode":"batch","maxSize":"1"}', b'{"mode":"batch","maxWait":1.001}',
+                           b'{"mode":"batch","maxWait":"-1s"}', b'{"mode":"push","maxSize":5}',
+                           b'{"mode":"pull","maxWait":"5ms"}', b'{"mode":"push","size":5}']),
     },
     "drainNode": {},
     "resumeNode": {},
@@ -332,6 +369,7 @@ class Stage:
         self.serial = itertools.count()
         for service in ("fields", "live", "other"):
             self.node.register(service, self.receiver.url)
+        self.node.client.put("/api/services/pulled", {"delivery": {"mode": "pull"}, "timeout": "10m"})
         self.node.client.post("/api/services/fields/pause")
         self.node.submit("target", "fields", delay="1h")
         for i in range(self.N_LIVE):
@@ -359,15 +397,20 @@ class Stage:
         """The members that a body with the field needs."""
         submission = {"bizUuid": b'"f-%d"' % next(self.serial), "serviceName": b'"fields"',
                       "handler": b'"h"', "delay": b'"1h"'}
-        field = field.removeprefix("tasks[].")
-        in_batch = operation_id == "submitTasks" and field != "tasks"
+        in_batch = "[]." in field
+        field = field.rsplit("[].", 1)[-1]
+        attempt = {"traceId": b'"7ffffffffffffff0a3c1d2e4f5061728"', "attempt": b"1"}
+        result = {} if field == "snooze" else {"success": b"false"}
         if field == "executeTime":
             del submission["delay"]
         base = {
             "submitTask": submission,
             "submitTasks": submission if in_batch else {},
+            "reportResults": {**attempt, **result} if in_batch else {},
+            "reportHeartbeats": attempt if in_batch else {},
+            "leaseTasks": {"wait": b"0"},
             "changeTask": {} if field else {"payload": b"1"},
-            "reportResult": {} if field == "snooze" else {"success": b"false"},
+            "reportResult": result,
             "putService": {"baseUrl": b'"http://127.0.0.1:9/"'},
             "registerInstance": {"instance": b'"i"', "baseUrl": b'"http://127.0.0.1:9/"'},
         }.get(operation_id, {})
@@ -383,6 +426,8 @@ class Stage:
         name = "other"
         if operation_id in ("putService", "registerInstance"):
             name = "refused" if refused else "taken"
+        elif operation_id == "leaseTasks":
+            name = "pulled"
         parts = {"bizUuid": "target", "traceId": task["traceId"], "attempt": str(task["attempt"]),
                  "name": name, "instance": "i", **values}
         return re.sub(r"\{(\w+)\}", lambda match: parts[match[1]], template)
@@ -403,8 +448,9 @@ def about(problem, status, field):
     """What is wrong with a problem document, or None."""
     if problem.get("status") != status:
         return f"status {problem.get('status')} instead of {status}: {problem}"
-    if field is not None and problem.get("field") != field:
-        return f"the field {problem.get('field')} instead of {field}: {problem}"
+    named = problem.get("field")
+    if field is not None and named != field and not str(named).startswith(f"{field}."):
+        return f"the field {named} instead of {field}: {problem}"
     kinds = {400: ("invalid-json", "invalid-field", "missing-field", "unknown-field"),
              413: ("too-large",)}
     if problem["type"].rsplit(":", 1)[1] not in kinds.get(status, (problem["type"].rsplit(":", 1)[1],)):
@@ -437,14 +483,15 @@ class Body:
 
     def __init__(self, stage, operation_id, path):
         self.stage, self.operation_id, self.path = stage, operation_id, path
-        self.name = path.removeprefix("tasks[].")
+        self.array = ARRAYS.get(operation_id)
+        self.name = path.rsplit("[].", 1)[-1]
         self.in_batch = path != self.name
         self.field = BODIES[operation_id][path]
 
     def text(self, pairs):
         """The whole body with the property's own pairs at its end."""
         inside = members([*self.stage.base(self.operation_id, self.path).items(), *pairs])
-        return b'{"tasks":[' + inside + b"]}" if self.in_batch else inside
+        return b'{"%b":[%b]}' % (self.array.encode(), inside) if self.in_batch else inside
 
     def refused(self, pairs, status=400, field=None, broken=False):
         """What is wrong with the answer. A task of a batch is refused in its place; what is no JSON
@@ -455,7 +502,7 @@ class Body:
         if not self.in_batch:
             return refusal(answer, status, field)
         if broken:
-            return refusal(answer, 400, "tasks")
+            return refusal(answer, 400, self.array)
         if answer.status != 200:
             return f"the batch: {answer.status}"
         result = answer.body["results"][0]
@@ -474,7 +521,7 @@ class Body:
         yield "twice", self.refused([(self.name, good), (self.name, good)], broken=True)
         yield "beside an unknown one", self.refused([(self.name, good), (f"{self.name}X", b"1")],
                                                     field=f"{self.name}X")
-        if self.operation_id != "submitTasks" or self.in_batch:
+        if not self.array or self.in_batch:
             yield "in capitals", self.refused([(self.name.upper(), good)], field=self.name.upper())
 
     def right_values(self):
@@ -487,7 +534,8 @@ class Body:
             status = answer.status
             if self.in_batch and status == 200:
                 status = answer.body["results"][0]["status"]
-            yield name, None if status in (200, 201) else f"{status}: {str(answer.body)[:300]}"
+            taken = (200, 201, 404) if self.in_batch else (200, 201)
+            yield name, None if status in taken else f"{status}: {str(answer.body)[:300]}"
 
     def run(self):
         before = self.stage.stored()
@@ -505,12 +553,14 @@ def body_is_an_object(s, operation_id):
     none_wrong((name, refusal(s.send(operation_id, path, body), 400, None))
                for name, body in NO_BODIES.items())
     _, _, operation = s.document.operations[operation_id]
+    if operation_id == "leaseTasks":
+        s.node.submit(f"leased-{next(s.serial)}", "pulled")  # or the empty body waits
     empty = s.send(operation_id, path, b"")
     if operation["requestBody"]["required"]:
         equal(refusal(empty, 400, None), None, "an empty body")
         equal(s.stored(), before, "what is stored")
     else:
-        check(empty.status in (200, 202), f"an empty body: {empty.status}")
+        check(empty.status in (200, 202, 204), f"an empty body: {empty.status}")
 
 
 # ---- Cases: URLs --------------------------------------------------------------------------------

@@ -43,7 +43,11 @@ include-operation-id = "reportResult"
 parameters = {{ "path.traceId" = "{1}", "path.attempt" = 1 }}
 
 [[operations]]
-include-operation-id = "submitTasks"
+include-operation-id = "leaseTasks"
+parameters = {{ "path.name" = "live" }}
+
+[[operations]]
+include-operation-id = ["submitTasks", "reportResults", "reportHeartbeats"]
 checks.negative_data_rejection.enabled = false
 """
 

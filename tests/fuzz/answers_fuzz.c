@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a service answers: its status, its Retry-After, its body. The input's first line is the
  * status and up to three letters: c = the body was cut, f = the connection failed, u = nothing was
- * sent; its second line is the Retry-After header, "-" for none; the rest is the body. */
+ * sent; its second line is the Retry-After header, "-" for none; the rest is the body. The same is
+ * read as the answer to a request with the tasks of batch_ids. */
 #include <assert.h>
 #include <string.h>
 
 #include "node/core/retry.h"
+#include "node/core/verdict_batch.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/json_oracle.h"
 
@@ -124,6 +126,54 @@ static void check_result(struct str body)
     assert(oracle_read(body, NULL) != ORACLE_REFUSES);
 }
 
+static const char *const batch_ids[] = {
+    "000000000000000a00000000000000aa",
+    "000000000000000b00000000000000bb",
+    "000000000000000c00000000000000cc",
+};
+#define N_BATCH (sizeof(batch_ids) / sizeof(batch_ids[0]))
+
+/* Nothing ends well of which the answer does not speak. */
+static void check_part(const struct answer *a, const char *trace_id, const struct verdict *v)
+{
+    check_verdict(v);
+    assert(v->kind != VERDICT_UNSENT);
+    if (v->kind != VERDICT_RETRY)
+        assert(memmem(a->body.p, a->body.len, trace_id, TRACE_ID_LEN));
+    assert(v->kind == VERDICT_RETRY || !a->body_cut);
+}
+
+/* As for one alone, but that a refusal of many is none of each. */
+static void check_whole(const struct verdict *single, const struct verdict *v, size_t n)
+{
+    if (n > 1 && single->kind != VERDICT_UNSENT && verdict_wants_fewer(single->http_status)) {
+        assert(v->kind == VERDICT_SNOOZE && v->retry_after_ms == 1);
+        return;
+    }
+    assert(v->kind == single->kind && v->retry_after_ms == single->retry_after_ms);
+    assert(v->http_status == single->http_status && !strcmp(v->error, single->error));
+}
+
+static void check_batch(const struct answer *a, const struct verdict *single)
+{
+    struct verdict_batch b = VERDICT_BATCH_INIT;
+
+    for (size_t n = 1; n <= N_BATCH; n++) {
+        verdict_batch_read(&b, a, batch_ids, n, &limits, NOW);
+        for (size_t i = 0; i < n; i++) {
+            const struct verdict *v = verdict_batch_get(&b, i);
+
+            if (is_2xx(a))
+                check_part(a, batch_ids[i], v);
+            else if (a->failure.p || !a->sent)
+                assert(v->kind == single->kind);
+            else
+                check_whole(single, v, n);
+        }
+    }
+    verdict_batch_fini(&b);
+}
+
 void fuzz_one(struct str input)
 {
     struct answer a = read_answer(input);
@@ -139,4 +189,5 @@ void fuzz_one(struct str input)
     for (int32_t i = 0; i <= 3; i++)
         check_decision(&v, i, i);
     check_result(a.body);
+    check_batch(&a, &v);
 }

@@ -47,6 +47,8 @@ static void check_answer(const struct etcd_call *c, const struct etcd_answer *a)
         check_kv(&a->kvs[i]);
     if (c->op == ETCD_LEASE_GRANT || c->op == ETCD_LEASE_KEEP_ALIVE)
         assert(a->lease > 0 && a->ttl_s > 0);
+    if (c->op == ETCD_LEASE_TTL)
+        assert(a->lease == c->lease && a->ttl_s >= 0 && a->granted_ttl_s >= 0);
     if (c->op == ETCD_CREATE && !a->is_done)
         assert(a->n_kvs == 1);
 }
@@ -137,7 +139,7 @@ void fuzz_one(struct str input)
     int status = (int)fuzz_take_number(&rest) % 1000;
     struct etcd_decoder d = {0};
 
-    if (what >= '0' && what <= '0' + ETCD_DELETE_IF)
+    if (what >= '0' && what <= '0' + ETCD_LEASE_TTL)
         read_call(&d, (enum etcd_op)(what - '0'), status, input);
     else if (what == 't')
         read_token(&d, status, input);

@@ -18,10 +18,20 @@ struct reply {
 };
 /* A request arrives (or does not: see `answer.failure`). */
 void handlers_receive(struct sim *s, const struct task *t, int64_t timeout_ms, struct reply *ret);
+/* A worker has leased the task and begins to work on it. */
+void handlers_lease(struct sim *s, const struct task *t);
+
+/* workers.c */
+struct worker;
+struct workers *workers_new(struct sim *s);
+void workers_free(struct workers *w);
+/* The answer to its question has left the node; without tasks also when the node is gone. */
+void worker_hears(struct sim *s, struct worker *w, struct task *const *tasks, size_t n);
 
 /* clients.c */
 struct clients *clients_new(struct sim *s); /* plans everything that they will do */
 void clients_free(struct clients *c);
-bool clients_are_done(const struct sim *s); /* each task was accepted */
+bool clients_are_done(const struct sim *s);           /* each task was accepted */
+bool clients_pulls(const struct sim *s, int service); /* workers lease its tasks */
 
 #endif

@@ -49,6 +49,7 @@ struct clients {
     int n_plans;
     int n_accepted;
     int32_t shards[SIM_SERVICES_MAX];
+    int puts[SIM_SERVICES_MAX]; /* so far, of those in pull mode */
     int64_t next_id;
     int64_t n_ids;
     struct rng rng; /* of the plans: the same with and without the neighbours */
@@ -164,7 +165,7 @@ struct clients *clients_new(struct sim *s)
     c->rng.state = s->seed ^ 0x5DEECE66D;
     for (int i = 0; i < sc->n_services; i++) {
         c->shards[i] = (int32_t)draw(c, 1, 2);
-        if (!sc->isolation && !sc->punctual && draw(c, 0, 1))
+        if ((!sc->isolation && !sc->punctual && draw(c, 0, 1)) || clients_pulls(s, i))
             request_at(s, REQUEST_PUT, i, s->now);
     }
     plan_tasks(s);
@@ -181,6 +182,11 @@ struct clients *clients_new(struct sim *s)
 void clients_free(struct clients *c)
 {
     free(c);
+}
+
+bool clients_pulls(const struct sim *s, int service)
+{
+    return service >= s->sc->n_services - s->sc->n_pull;
 }
 
 bool clients_are_done(const struct sim *s)
@@ -346,6 +352,13 @@ static void put(struct sim *s, int which)
         .shards = s->clients->shards[which],
         .concurrency = (int32_t)sim_between(s, 0, s->sc->one_by_one ? 2 : 8),
     };
+
+    if (clients_pulls(s, which)) {
+        bool push = s->sc->mode_changes && s->clients->puts[which]++ % 2;
+
+        conf.delivery = push ? DELIVERY_PUSH : DELIVERY_PULL;
+        s->met[MET_MODES] += s->clients->puts[which] > 1;
+    }
     struct call_service_put call = {.call = {.what = CALL_SERVICE_PUT}, .in = &conf};
 
     if (fake_driver.call(s->conn, &call.call, NULL))

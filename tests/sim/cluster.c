@@ -2,100 +2,213 @@
 #include "tests/sim/cluster.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/sim/vnode.h"
 
-struct lease_event {
-    struct sim_event ev; /* first */
+#define CHECKED_SHARDS 8
+
+struct key {
+    struct sim_event expiry; /* first; waits while the key is there */
     int node;
-    unsigned term; /* of an expiry: the membership that it ends */
+    struct cluster_key k;
 };
 
-static void lease_drop(struct sim_event *ev)
+struct cluster {
+    struct key keys[SIM_NODES_MAX];
+    int64_t revision;
+    bool is_down;
+    bool is_full;
+    unsigned cut; /* nodes that do not reach it */
+};
+
+struct cluster *cluster_new(void)
 {
-    free(ev);
+    struct cluster *c = sim_alloc(sizeof(*c));
+
+    for (int i = 0; i < SIM_NODES_MAX; i++)
+        c->keys[i].node = i;
+    return c;
 }
 
-static void lease_at(struct sim *s, int node, wall_ms at,
-                     void (*fn)(struct sim *s, struct sim_event *ev))
+void cluster_free(struct cluster *c)
 {
-    struct lease_event *l = sim_alloc(sizeof(*l));
-
-    l->ev.drop = lease_drop;
-    l->node = node;
-    l->term = s->terms[node];
-    sim_at(s, &l->ev, at, fn);
+    free(c);
 }
 
-unsigned cluster_members(const struct sim *s)
+static bool is_reached(const struct sim *s, int node)
 {
-    return s->members;
+    return !s->cluster->is_down && !(s->cluster->cut & 1u << node);
 }
 
-/* Each node learns what then holds, most of them soon. */
-static void tell_all(struct sim *s)
-{
-    bool calm = s->healed || s->sc->punctual;
+/* ---- Keys ---------------------------------------------------------------------------------- */
 
+/* Watches tell of it, those that are connected. */
+static void change(struct sim *s, struct key *key, const struct member *m)
+{
+    key->k.is_there = m != NULL;
+    if (m)
+        key->k.member = *m;
+    key->k.revision = ++s->cluster->revision;
+    sim_note(s, "etcd: node %lld is there: %lld, state %lld, epoch %lld", key->node, m != NULL,
+             key->k.member.state, key->k.member.epoch);
     for (int i = 0; i < s->sc->n_nodes; i++) {
-        bool stale = !calm && !sim_between(s, 0, 5);
-
-        vnode_view(s->nodes[i],
-                   s->now + (stale ? sim_between(s, 0, CLUSTER_STALE_MS) : sim_latency(s)));
+        if (!is_reached(s, i))
+            continue;
+        if (sim_chance(s, s->sc->lost_watch_rate))
+            s->met[MET_EVENTS_LOST]++;
+        else
+            vnode_watch(s->nodes[i], key->node, &key->k);
     }
 }
 
-static void set_member(struct sim *s, int node, bool is_member)
+static void drop(struct sim *s, struct key *key)
 {
-    s->terms[node]++;
-    if (is_member)
-        s->members |= 1u << node;
-    else
-        s->members &= ~(1u << node);
-    sim_note(s, "node %lld is a member: %lld", node, is_member, 0, 0);
-    tell_all(s);
-}
-
-void cluster_join(struct sim *s, int node)
-{
-    if (s->sc->clustered)
-        set_member(s, node, true);
-}
-
-void cluster_leave(struct sim *s, int node)
-{
-    if (s->sc->clustered && (s->members & 1u << node))
-        set_member(s, node, false);
+    sim_forget(s, &key->expiry);
+    change(s, key, NULL);
 }
 
 static void on_expiry(struct sim *s, struct sim_event *ev)
 {
-    struct lease_event *l = (struct lease_event *)ev;
+    struct key *key = (struct key *)ev;
 
-    if (l->term == s->terms[l->node]) {
-        s->met[MET_LEASES_LOST]++;
-        cluster_leave(s, l->node);
+    if (s->cluster->is_down) { /* nobody counts; afterwards leases begin anew */
+        sim_at(s, ev, s->now + CLUSTER_TTL_MS, on_expiry);
+        return;
     }
-    free(l);
+    s->met[MET_LEASES_LOST]++;
+    drop(s, key);
 }
 
-void cluster_fall_silent(struct sim *s, int node)
+bool cluster_ask(struct sim *s, int node, const struct member *self,
+                 struct cluster_key ret[SIM_NODES_MAX], int64_t *ret_revision)
 {
-    if (s->sc->clustered && (s->members & 1u << node))
-        lease_at(s, node, s->now + CLUSTER_TTL_MS, on_expiry);
+    struct cluster *c = s->cluster;
+    struct key *key = &c->keys[node];
+    bool is_own = !key->k.is_there || key->k.member.epoch == self->epoch;
+
+    if (!is_reached(s, node))
+        return false;
+    if (is_own && !c->is_full && (!key->k.is_there || key->k.member.state != self->state))
+        change(s, key, self);
+    if (is_own && key->k.is_there) {
+        sim_forget(s, &key->expiry);
+        sim_at(s, &key->expiry, s->now + CLUSTER_TTL_MS, on_expiry);
+    }
+    for (int i = 0; i < SIM_NODES_MAX; i++)
+        ret[i] = c->keys[i].k;
+    *ret_revision = c->revision;
+    return true;
 }
 
-static void on_return(struct sim *s, struct sim_event *ev)
+void cluster_leave(struct sim *s, int node, int64_t epoch)
 {
-    struct lease_event *l = (struct lease_event *)ev;
+    struct key *key = &s->cluster->keys[node];
 
-    if (vnode_is_up(s->nodes[l->node]))
-        cluster_join(s, l->node);
-    free(l);
+    if (is_reached(s, node) && key->k.is_there && key->k.member.epoch == epoch)
+        drop(s, key);
 }
 
-void cluster_return(struct sim *s, int node, wall_ms at)
+/* ---- Troubles ------------------------------------------------------------------------------ */
+
+void cluster_go_down(struct sim *s)
 {
-    if (s->sc->clustered)
-        lease_at(s, node, at, on_return);
+    s->met[MET_ETCD_DOWN]++;
+    sim_note(s, "etcd is away", 0, 0, 0, 0);
+    s->cluster->is_down = true;
+}
+
+void cluster_fill_up(struct sim *s)
+{
+    s->met[MET_ETCD_FULL]++;
+    sim_note(s, "etcd takes no writes", 0, 0, 0, 0);
+    s->cluster->is_full = true;
+}
+
+void cluster_cut(struct sim *s, int node)
+{
+    s->met[MET_ETCD_CUT]++;
+    sim_note(s, "node %lld does not reach etcd", node, 0, 0, 0);
+    s->cluster->cut |= 1u << node;
+}
+
+void cluster_end_trouble(struct sim *s)
+{
+    sim_note(s, "etcd is well", 0, 0, 0, 0);
+    s->cluster->is_down = s->cluster->is_full = false;
+    s->cluster->cut = 0;
+}
+
+void cluster_lose_lease(struct sim *s, int node)
+{
+    struct key *key = &s->cluster->keys[node];
+
+    if (!key->k.is_there || s->cluster->is_down)
+        return;
+    s->met[MET_LEASES_LOST]++;
+    drop(s, key);
+}
+
+/* ---- What must hold ------------------------------------------------------------------------ */
+
+/* How many of the nodes that run take a shard for theirs. */
+static int count_owners(const struct sim *s, int service, int32_t shard)
+{
+    int n = 0;
+
+    for (int i = 0; i < s->sc->n_nodes; i++)
+        n += vnode_owns(s->nodes[i], service, shard);
+    return n;
+}
+
+/* Whether all nodes that run go by the same members, which a fresh reading names. */
+static bool is_one_view(const struct sim *s, unsigned *ret_members, int *ret_n)
+{
+    bool is_one = true;
+
+    *ret_n = 0;
+    for (int i = 0; i < s->sc->n_nodes; i++) {
+        unsigned members;
+
+        if (!vnode_has_view(s->nodes[i], &members))
+            continue;
+        is_one &= *ret_n == 0 || members == *ret_members;
+        *ret_members = members;
+        ++*ret_n;
+    }
+    return is_one;
+}
+
+void cluster_check(struct sim *s)
+{
+    unsigned members = 0;
+    int n;
+    bool is_one = is_one_view(s, &members, &n);
+
+    s->met[MET_SPLIT_VIEWS] += !is_one;
+    if (!is_one || n < 2)
+        return;
+    for (int service = 0; service < s->sc->n_services; service++) {
+        for (int32_t shard = 0; shard < CHECKED_SHARDS; shard++) {
+            if (count_owners(s, service, shard) > 1)
+                sim_fail(s, "shard %d of service %d has two owners by one view", shard, service);
+        }
+    }
+}
+
+bool cluster_is_settled(const struct sim *s)
+{
+    unsigned members = 0;
+    int n;
+
+    if (!is_one_view(s, &members, &n) || n != s->sc->n_nodes ||
+        members != (1u << s->sc->n_nodes) - 1)
+        return false;
+    for (int service = 0; service < s->sc->n_services; service++) {
+        for (int32_t shard = 0; shard < CHECKED_SHARDS; shard++) {
+            if (count_owners(s, service, shard) != 1)
+                return false;
+        }
+    }
+    return true;
 }

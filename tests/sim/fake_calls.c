@@ -6,6 +6,7 @@
 
 #include "tests/sim/fake_internal.h"
 
+#include "node/core/attemptcall.h"
 #include "node/core/nodecall.h"
 
 #define FAKE_ATTEMPTS_MAX 1000
@@ -218,6 +219,44 @@ static int call_extend(struct fake_db *db, struct call_extend *c)
     return 0;
 }
 
+/* ---- Many --------------------------------------------------------------------------------- */
+
+static int call_get_many(struct fake_db *db, struct call_get_many *c)
+{
+    c->tasks = fake_alloc(c->n, sizeof(struct task *));
+    for (size_t i = 0; i < c->n; i++) {
+        const struct fake_row *row = fake_row_by_id(db, c->ids[i]);
+        struct task brief = row ? *row->t : task_empty();
+
+        brief.payload = (struct str){0};
+        c->tasks[i] = row ? must_dup(&brief) : NULL;
+    }
+    return 0;
+}
+
+static int call_extend_many(struct fake_db *db, struct call_extend_many *c)
+{
+    for (size_t i = 0; i < c->n; i++) {
+        struct extend_item *item = &c->items[i];
+        const struct fake_row *row = fake_row_by_id(db, item->id);
+        struct call_extend one = {.id = item->id,
+                                  .attempt = item->attempt,
+                                  .extend_ms = item->extend_ms,
+                                  .default_timeout_ms = c->default_timeout_ms,
+                                  .margin_ms = c->margin_ms};
+
+        item->result = EXTEND_NOT_FOUND;
+        if (!row || strcmp(row->t->trace_id, item->trace_id))
+            continue;
+        item->status = row->t->status;
+        item->live_attempt = row->t->attempt;
+        item->result = call_extend(db, &one) ? EXTEND_STALE : EXTEND_DONE;
+        item->deadline_at = one.deadline_at;
+        task_free(one.task);
+    }
+    return 0;
+}
+
 /* ---- Retention ---------------------------------------------------------------------------- */
 
 static int compare_ids_up(const void *a, const void *b)
@@ -290,6 +329,10 @@ static int call_task(struct fake_db *db, struct store_call *call)
         return call_run(db, (struct call_run *)call);
     case CALL_EXTEND:
         return call_extend(db, (struct call_extend *)call);
+    case CALL_GET_MANY:
+        return call_get_many(db, (struct call_get_many *)call);
+    case CALL_EXTEND_MANY:
+        return call_extend_many(db, (struct call_extend_many *)call);
     case CALL_PURGE:
         return call_purge(db, (struct call_purge *)call);
     default:

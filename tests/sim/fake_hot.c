@@ -112,6 +112,8 @@ static void claim_one(struct fake_db *db, struct claim_item *item, struct str cl
                       int64_t margin_ms)
 {
     struct fake_row *row = fake_row_by_id(db, item->id);
+    char text[CLAIM_HOLDER_MAX];
+    struct str holder = claim_holder(item, claimed_by, text);
     wall_ms now = fake_now(db);
 
     item->result = CLAIM_LOST;
@@ -119,7 +121,7 @@ static void claim_one(struct fake_db *db, struct claim_item *item, struct str cl
     if (!row || !row->live)
         return;
     if (row->t->status == TASK_SENDING && row->t->attempt == item->attempt + 1 &&
-        str_eq(row->t->claimed_by, claimed_by)) { /* an earlier run of this very claim */
+        str_eq(row->t->claimed_by, holder)) { /* an earlier run of this very claim */
         item->result = CLAIM_WON;
         item->task = must_dup(row->t);
         return;
@@ -134,7 +136,7 @@ static void claim_one(struct fake_db *db, struct claim_item *item, struct str cl
     struct task next = *row->t;
     next.status = TASK_SENDING;
     next.attempt++;
-    next.claimed_by = claimed_by;
+    next.claimed_by = holder;
     next.claimed_at = now;
     next.deadline_at = now + (next.timeout_ms ? next.timeout_ms : item->timeout_ms) + margin_ms;
     next.updated_at = now;

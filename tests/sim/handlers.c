@@ -169,6 +169,48 @@ static void react_async(struct sim *s, const struct task *t)
                sim_between(s, 0, 3) ? sim_between(s, 50, 900) : sim_between(s, 0, 3), result);
 }
 
+/* What a worker does with a task comes as a result, or never. */
+void handlers_lease(struct sim *s, const struct task *t)
+{
+    int64_t length = t->deadline_at - t->claimed_at;
+    const char *result = "{\"success\":true}";
+    int64_t after_ms = sim_between(s, 0, 3) ? sim_between(s, 0, 30) : sim_between(s, 30, 400);
+    int n_beats = 0;
+    bool works = true;
+
+    switch (draw_reaction(s, t)) {
+    case REACT_OK:
+        break;
+    case REACT_SLOW: /* beyond the deadline, if no sign of life keeps it away */
+        n_beats = (int)sim_between(s, 0, 3);
+        after_ms = sim_between(s, length / 4, length + length / 4) / (n_beats + 1);
+        break;
+    case REACT_ASYNC:
+        react_async(s, t);
+        return;
+    case REACT_HANG: /* it has died */
+    case REACT_REFUSED:
+        return;
+    case REACT_RESET: /* likewise, when its work was done */
+        oracle_worked(s, t->id, t->attempt);
+        return;
+    case REACT_SNOOZE:
+        result = "{\"snooze\":\"3s\"}";
+        works = false;
+        break;
+    case REACT_FINAL:
+        result = "{\"success\":false,\"retryable\":false,\"message\":\"no such order\"}";
+        works = false;
+        break;
+    default:
+        result = "{\"success\":false,\"message\":\"out of order\"}";
+        works = false;
+    }
+    if (works)
+        oracle_worked(s, t->id, t->attempt);
+    work_start(s, t, n_beats, after_ms, result);
+}
+
 static void react_busy(struct sim *s, struct reply *ret)
 {
     ret->answer.http_status = sim_between(s, 0, 1) ? 429 : 503;

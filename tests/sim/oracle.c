@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/hash.h"
+#include "tests/sim/actors.h"
 #include "tests/sim/cluster.h"
 #include "tests/sim/vnode.h"
 
@@ -151,6 +152,8 @@ static void check_rescue(struct sim *s, const struct fake_change *c)
         return;
     }
     s->met[MET_OWN_ORPHANS]++;
+    if (!s->sc->mode_changes && oracle_is_leased(s, t))
+        sim_fail(s, "G5: task %lld is taken from its worker", (long long)t->id);
     for (int i = 0; i < s->sc->n_nodes; i++) {
         if (str_eqz(t->claimed_by, vnode_claimed_by(s->nodes[i])))
             sim_fail(s, "G5: task %lld is taken from a living node", (long long)t->id);
@@ -298,7 +301,8 @@ static void note_lateness(struct sim *s, struct record *r)
 {
     struct oracle *o = s->oracle;
     int64_t ms = sim_store_now(s) - r->first_due;
-    int64_t allowed = ORACLE_LATE_MS + (s->sc->one_dies ? CLUSTER_TTL_MS + ORACLE_SCAN_MS : 0);
+    bool is_taken_over = s->sc->one_dies || s->sc->plot > PLOT_ETCD_DIES;
+    int64_t allowed = ORACLE_LATE_MS + (is_taken_over ? CLUSTER_TTL_MS + ORACLE_SCAN_MS : 0);
 
     if (r->first_due == WALL_NONE || r->n_delivered != 1 || (s->sc->isolation && r->service))
         return;
@@ -331,6 +335,13 @@ void oracle_delivered(struct sim *s, int node, const struct task *t)
     r->delivered = t->attempt;
     r->n_delivered++;
     note_lateness(s, r);
+}
+
+bool oracle_is_leased(const struct sim *s, const struct task *t)
+{
+    const struct record *r = find(s, t->id);
+
+    return clients_pulls(s, r->service) && r->delivered == t->attempt;
 }
 
 void oracle_worked(struct sim *s, int64_t id, int32_t attempt)

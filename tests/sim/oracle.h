@@ -18,6 +18,8 @@ void oracle_accepted(struct sim *s, struct str biz_uuid, const char *trace_id);
 
 /* A request left a node. `t` is the node's claimed row. */
 void oracle_delivered(struct sim *s, int node, const struct task *t);
+/* Whether a worker has the live attempt of this task. */
+bool oracle_is_leased(const struct sim *s, const struct task *t);
 /* A service did the work of this attempt: only then may it end in SUCCESS. */
 void oracle_worked(struct sim *s, int64_t id, int32_t attempt);
 

@@ -10,6 +10,7 @@
 
 #include "common/hash.h"
 #include "tests/sim/actors.h"
+#include "tests/sim/cluster.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/vnode.h"
 
@@ -17,6 +18,7 @@
 #define SIM_EVENTS_MAX 3000000 /* more means that somebody spins */
 #define SIM_POLL_MS 250
 #define SIM_OUTAGE_MAX_MS 8000
+#define SIM_SETTLE_MS 20000 /* by when all members agree, after it */
 
 void *sim_alloc(size_t size)
 {
@@ -108,7 +110,16 @@ enum trouble {
     TROUBLE_PAUSE,
     TROUBLE_STEP,
     TROUBLE_STOP,
-    TROUBLE_DEATH
+    TROUBLE_DEATH,
+    TROUBLE_ETCD,
+    TROUBLE_ETCD_DOWN,
+    TROUBLE_ETCD_FULL,
+    TROUBLE_ETCD_FORGETS,
+    TROUBLE_ETCD_END,
+    TROUBLE_LEASE,
+    TROUBLE_DRAIN,
+    TROUBLE_DRAIN_END,
+    TROUBLE_STORE_CUT
 };
 
 struct trouble_event {
@@ -154,6 +165,59 @@ static void clock_step(struct sim *s, struct vnode *n)
     sim_note(s, "the store's clock steps by %lld ms", ms, 0, 0, 0);
 }
 
+static void etcd_trouble(struct sim *s, int node)
+{
+    switch (sim_between(s, 0, 2)) {
+    case 0:
+        cluster_go_down(s);
+        break;
+    case 1:
+        cluster_fill_up(s);
+        break;
+    default:
+        cluster_cut(s, node);
+    }
+    trouble_at(s, TROUBLE_ETCD_END, 0, s->now + sim_between(s, 1, SIM_OUTAGE_MAX_MS));
+}
+
+static void on_cluster_trouble(struct sim *s, const struct trouble_event *t)
+{
+    struct vnode *n = s->nodes[t->node];
+
+    switch (t->kind) {
+    case TROUBLE_ETCD:
+        etcd_trouble(s, t->node);
+        break;
+    case TROUBLE_ETCD_DOWN:
+        cluster_go_down(s);
+        break;
+    case TROUBLE_ETCD_FULL:
+        cluster_fill_up(s);
+        break;
+    case TROUBLE_ETCD_FORGETS:
+        cluster_fill_up(s);
+        for (int i = 0; i < s->sc->n_nodes; i++)
+            cluster_lose_lease(s, i);
+        break;
+    case TROUBLE_ETCD_END:
+        cluster_end_trouble(s);
+        break;
+    case TROUBLE_LEASE:
+        cluster_lose_lease(s, t->node);
+        break;
+    case TROUBLE_DRAIN:
+        vnode_drain(n, true);
+        if (!s->sc->plot)
+            trouble_at(s, TROUBLE_DRAIN_END, t->node, s->now + sim_between(s, 1, 6000));
+        break;
+    case TROUBLE_STORE_CUT:
+        vnode_cut_store(n, true);
+        break;
+    default:
+        vnode_drain(n, false);
+    }
+}
+
 static void on_trouble(struct sim *s, struct sim_event *ev)
 {
     struct trouble_event *t = (struct trouble_event *)ev;
@@ -189,6 +253,9 @@ static void on_trouble(struct sim *s, struct sim_event *ev)
     case TROUBLE_DEATH:
         vnode_die(n);
         break;
+    default:
+        if (!s->healed)
+            on_cluster_trouble(s, t);
     }
     free(t);
 }
@@ -198,6 +265,21 @@ static void troubles_plan(struct sim *s, enum trouble kind, int n)
     for (int i = 0; i < n; i++)
         trouble_at(s, kind, (int)sim_between(s, 0, s->sc->n_nodes - 1),
                    s->now + sim_between(s, 0, s->sc->span_ms));
+}
+
+static void plot_begin(struct sim *s)
+{
+    static const enum trouble what[] = {
+        [PLOT_ETCD_DIES] = TROUBLE_ETCD_DOWN,
+        [PLOT_ETCD_FORGETS] = TROUBLE_ETCD_FORGETS,
+        [PLOT_UNHEARD_DRAIN] = TROUBLE_ETCD_FULL,
+        [PLOT_LOST_BY_STORE] = TROUBLE_STORE_CUT,
+    };
+    wall_ms at = s->now + sim_between(s, 3000, 8000);
+
+    trouble_at(s, what[s->sc->plot], 0, at);
+    if (s->sc->plot == PLOT_UNHEARD_DRAIN)
+        trouble_at(s, TROUBLE_DRAIN, 0, at + sim_between(s, 1, 5000));
 }
 
 /* ---- One run ------------------------------------------------------------------------------ */
@@ -253,6 +335,7 @@ static void heal(struct sim *s)
     sim_note(s, "healed", 0, 0, 0, 0);
     if (s->store_down)
         store_state(s, true);
+    cluster_end_trouble(s);
     for (int i = 0; i < s->sc->n_nodes; i++)
         vnode_heal(s->nodes[i]);
 }
@@ -307,12 +390,21 @@ static void run(struct sim *s)
     }
     if (!s->failed)
         oracle_check_end(s);
+    end = s->now + SIM_SETTLE_MS;
+    while (s->sc->clustered && !s->failed && !cluster_is_settled(s)) {
+        if (s->now >= end)
+            sim_fail(s, "the members do not agree %d ms after all is well", SIM_SETTLE_MS);
+        run_until(s, s->now + SIM_POLL_MS);
+    }
 }
 
 static void sim_free(struct sim *s)
 {
     struct heap_node *first;
 
+    /* First: the workers that wait there ask again. */
+    for (int i = 0; i < s->sc->n_nodes; i++)
+        vnode_free(s->nodes[i]);
     while ((first = heap_first(&s->events))) {
         struct sim_event *ev = (struct sim_event *)first;
 
@@ -321,11 +413,11 @@ static void sim_free(struct sim *s)
             ev->drop(ev);
     }
     heap_fini(&s->events);
-    for (int i = 0; i < s->sc->n_nodes; i++)
-        vnode_free(s->nodes[i]);
     clients_free(s->clients);
+    workers_free(s->workers);
     handlers_free(s->handlers);
     oracle_free(s->oracle);
+    cluster_free(s->cluster);
     fake_driver.close(s->conn);
     fake_db_free(s->db);
     free(s);
@@ -350,9 +442,11 @@ void sim_run(const struct scenario *sc, uint64_t seed, const struct sim_options 
     if (fake_driver.open(url, NULL, &s->conn, &warning, NULL))
         abort();
     s->oracle = oracle_new(s);
+    s->cluster = cluster_new();
     config_draw(s, &cfg);
     s->handlers = handlers_new(s);
     s->clients = clients_new(s);
+    s->workers = workers_new(s);
     for (int i = 0; i < sc->n_nodes; i++) {
         s->nodes[i] = vnode_new(s, i, &cfg);
         vnode_start(s->nodes[i]);
@@ -361,6 +455,11 @@ void sim_run(const struct scenario *sc, uint64_t seed, const struct sim_options 
     troubles_plan(s, TROUBLE_PAUSE, sc->n_pauses);
     troubles_plan(s, TROUBLE_STEP, sc->n_steps);
     troubles_plan(s, TROUBLE_STOP, sc->n_stops);
+    troubles_plan(s, TROUBLE_ETCD, sc->n_etcd_troubles);
+    troubles_plan(s, TROUBLE_LEASE, sc->n_leases_lost);
+    troubles_plan(s, TROUBLE_DRAIN, sc->n_drains);
+    if (sc->plot)
+        plot_begin(s);
     if (sc->one_dies)
         trouble_at(s, TROUBLE_DEATH, 0, s->now + sim_between(s, 4000, sc->span_ms / 2));
     run(s);

@@ -8,6 +8,7 @@
 #include "common/heap.h"
 #include "node/core/sched.h"
 #include "tests/sim/fake_driver.h"
+#include "tests/sim/met.h"
 
 #define SIM_START INT64_C(1700000000000)
 #define SIM_SERVICES_MAX 4
@@ -23,50 +24,6 @@ struct sim_event {
     void (*drop)(struct sim_event *ev); /* when the world ends before; NULL: nothing to do */
 };
 
-/* What a run met: a scenario that did not meet its own kind of trouble proves nothing. */
-enum met {
-    MET_DELIVERIES,
-    MET_CRASHES,
-    MET_OPS_LOST,     /* a node's operation never reached the store */
-    MET_ANSWERS_LOST, /* its effect stands, the node does not know */
-    MET_RUN_TWICE,    /* the store ran it again after a lost commit */
-    MET_LATE_WRITES,  /* ran long after the node had given it up */
-    MET_FENCED,       /* a finish of an attempt that was no longer the live one */
-    MET_CLAIMS_LOST,
-    MET_CLAIMS_EARLY,
-    MET_RECLAIMED, /* a claim found its own earlier one */
-    MET_RESCUES,
-    MET_OWN_ORPHANS, /* of them, from an earlier epoch of the rescuer */
-    MET_UNSENT,      /* the fence or a stop held a request back */
-    MET_OUTAGES,
-    MET_PAUSES,
-    MET_CLOCK_STEPS,
-    MET_STOPS,
-    MET_DEATHS,
-    MET_RETRIES,
-    MET_FAILURES, /* tasks that ended FAILED */
-    MET_SNOOZES,
-    MET_RETRY_AFTER,
-    MET_ASYNC,      /* answers 202 */
-    MET_RESULTS,    /* that were taken */
-    MET_NO_RESULTS, /* results that never came */
-    MET_HEARTBEATS,
-    MET_TIMEOUTS,
-    MET_DUPLICATES,
-    MET_CANCELS,
-    MET_MOVES,
-    MET_REPLACES,
-    MET_RERUNS,
-    MET_SERVICE_PAUSES,
-    MET_HINTS,
-    MET_BACKLOGS, /* a scan brought as many rows as it may */
-    MET_VIEWS,    /* a node heard of another set of members */
-    MET_LEASES_LOST,
-    MET_FOREIGN, /* hints about another member's task */
-    MET_N
-};
-const char *met_name(enum met m);
-
 /* How a fake service may answer. */
 enum reaction {
     REACT_OK,
@@ -80,6 +37,15 @@ enum reaction {
     REACT_REFUSED, /* no connection */
     REACT_RESET,   /* the work is done, the answer is lost */
     REACT_N
+};
+
+/* One thing goes wrong for good. Node 0 is the one it happens to. */
+enum plot {
+    PLOT_NONE,
+    PLOT_ETCD_DIES,
+    PLOT_ETCD_FORGETS,  /* all keys, and takes no writes */
+    PLOT_UNHEARD_DRAIN, /* etcd takes no writes, then a node drains */
+    PLOT_LOST_BY_STORE  /* a node's operations do not reach the store */
 };
 
 /* Rates are out of 10,000: of steps of a node, of store operations. Counts are per run. */
@@ -107,17 +73,25 @@ struct scenario {
     int n_repeats;
     int n_service_pauses;
     int n_service_puts;
+    int n_drains;
+    int n_etcd_troubles;        /* away, full, or cut off from a node */
+    int n_leases_lost;          /* that were kept alive */
+    int lost_watch_rate;        /* of events */
+    int stale_rate;             /* of etcd's answers and events */
     bool tight;                 /* tables of a few entries, few slots */
     bool one_by_one;            /* services with few slots */
+    int n_pull;                 /* services in pull mode, the last ones */
+    bool mode_changes;          /* each PUT of one of them gives it another mode */
     uint8_t doomed;             /* percent of tasks that no handler ever likes */
     uint8_t reactions[REACT_N]; /* weights */
-    enum met must[8]; /* what all its seeds together must have met; ends with MET_DELIVERIES */
+    enum met must[12]; /* what all its seeds together must have met; ends with MET_DELIVERIES */
     bool isolation; /* service 0 is healthy, the others as `reactions` say; compared without them */
     bool punctual;  /* nothing is late */
     bool no_hints;  /* … though only scans find the tasks, which are submitted early enough */
     bool in_order;  /* a flood into few slots: the urgent go first */
     bool one_dies;  /* node 0 dies in the middle and stays dead; its tasks are rescued in time */
     bool clustered; /* members share the services; else each node works for all */
+    enum plot plot; /* of a calm cluster */
 };
 extern const struct scenario scenarios[];
 extern const size_t n_scenarios;
@@ -127,10 +101,12 @@ struct sim_options {
     bool without_others; /* isolation's reference run: service 0 alone */
 };
 
+struct cluster;
 struct oracle;
 struct vnode;
 struct handlers;
 struct clients;
+struct workers;
 
 struct sim {
     const struct scenario *sc;
@@ -150,8 +126,8 @@ struct sim {
     struct vnode *nodes[SIM_NODES_MAX];
     struct handlers *handlers;
     struct clients *clients;
-    unsigned members; /* by cluster.c */
-    unsigned terms[SIM_NODES_MAX];
+    struct workers *workers;
+    struct cluster *cluster;
     uint64_t met[MET_N];
     bool failed;
 };

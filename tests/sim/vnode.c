@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "node/core/nodecall.h"
-#include "tests/sim/cluster.h"
+#include "node/core/ownership.h"
 #include "tests/sim/vnode_internal.h"
 
 #define VNODE_TICK_MAX_MS 1000
@@ -41,7 +41,9 @@ static void vnode_down(struct vnode *n)
     sim_forget(s, &n->sync);
     sim_forget(s, &n->reread);
     sim_forget(s, &n->boot);
+    vnode_members_end(n);
     vnode_drop_flights(n);
+    vnode_drop_leases(n);
     books_clear(n);
     sched_free(n->sched);
     n->sched = NULL;
@@ -153,10 +155,12 @@ void vnode_pass(struct vnode *n)
     sched_tick(n->sched, vnode_now(n), &n->actions);
     vnode_post(n);
     sched_check(n->sched);
+    vnode_members_check(n);
     if (n->stopping && (sched_is_idle(n->sched) || s->now >= n->stop_by)) {
         if (sched_is_idle(n->sched))
             check_stopped(n);
         sim_note(s, "node %lld has stopped, idle %lld", n->index, sched_is_idle(n->sched), 0, 0);
+        vnode_members_leave(n);
         vnode_down(n);
         sim_at(s, &n->boot, s->now + sim_between(s, 0, 3000), on_boot);
         return;
@@ -185,23 +189,12 @@ static void on_reread(struct sim *s, struct sim_event *ev)
     sim_at(s, ev, s->now + n->base->services_ms, on_reread);
 }
 
-static void set_members(struct vnode *n, unsigned members)
-{
-    struct str names[SIM_NODES_MAX];
-    size_t n_names = 0;
-
-    for (int i = 0; i < n->sim->sc->n_nodes; i++) {
-        if (members & 1u << i)
-            names[n_names++] = str_from(n->sim->nodes[i]->name);
-    }
-    n->members = members;
-    (void)sched_members(n->sched, vnode_now(n), names, n_names, &n->actions);
-}
-
 static void on_boot(struct sim *s, struct sim_event *ev)
 {
     struct vnode *n = NODE_OF(ev, boot);
-    struct call_node_start start = {.call = {.what = CALL_NODE_START}, .name = str_from(n->name)};
+    struct call_node_start start = {.call = {.what = CALL_NODE_START},
+                                    .name = str_from(n->name),
+                                    .hash_version = OWNERSHIP_HASH_VERSION};
 
     if (s->store_down) {
         sim_at(s, ev, s->now + 100, on_boot);
@@ -220,9 +213,9 @@ static void on_boot(struct sim *s, struct sim_event *ev)
     sim_at(s, &n->sync, s->now + n->base->sync_ms, on_sync);
     sim_at(s, &n->reread, s->now + n->base->services_ms, on_reread);
     if (s->sc->clustered)
-        cluster_join(s, n->index);
+        vnode_members_start(n, start.epoch);
     else
-        set_members(n, 1u << n->index);
+        vnode_set_members(n, 1u << n->index);
     vnode_read_services(n);
     vnode_pass(n);
 }
@@ -241,7 +234,6 @@ void vnode_crash(struct vnode *n)
     if (!n->sched)
         return;
     s->met[MET_CRASHES]++;
-    cluster_fall_silent(s, n->index);
     sim_note(s, "node %lld crashes", n->index, 0, 0, 0);
     vnode_down(n);
     sim_at(s, &n->boot,
@@ -252,7 +244,6 @@ void vnode_crash(struct vnode *n)
 void vnode_die(struct vnode *n)
 {
     n->sim->met[MET_DEATHS]++;
-    cluster_fall_silent(n->sim, n->index);
     sim_note(n->sim, "node %lld dies", n->index, 0, 0, 0);
     vnode_down(n);
 }
@@ -272,11 +263,12 @@ void vnode_stop(struct vnode *n)
     if (!n->sched || n->stopping)
         return;
     s->met[MET_STOPS]++;
-    cluster_leave(s, n->index);
     sim_note(s, "node %lld is told to stop", n->index, 0, 0, 0);
     n->stopping = true;
     n->stop_by = s->now + VNODE_GRACE_MS;
+    vnode_end_leases(n);
     sched_stop(n->sched, vnode_now(n), &n->actions);
+    vnode_members_stop(n);
     vnode_pass(n);
 }
 
@@ -288,11 +280,8 @@ void vnode_pause(struct vnode *n, int64_t ms)
         return;
     s->met[MET_PAUSES]++;
     sim_note(s, "node %lld stands still for %lld ms", n->index, ms, 0, 0);
-    n->paused_until = s->now + ms;
-    if (ms > CLUSTER_TTL_MS) {
-        cluster_fall_silent(s, n->index);
-        cluster_return(s, n->index, n->paused_until + sim_latency(s));
-    }
+    if (n->paused_until < s->now + ms)
+        n->paused_until = s->now + ms;
 }
 
 void vnode_clock_step(struct vnode *n, int64_t ms)
@@ -345,45 +334,19 @@ void vnode_store_state(struct vnode *n)
            on_state);
 }
 
+void vnode_cut_store(struct vnode *n, bool is_cut)
+{
+    n->store_cut = is_cut;
+}
+
 void vnode_heal(struct vnode *n)
 {
+    vnode_drain(n, false);
+    vnode_cut_store(n, false);
     if (n->sched)
         n->offset_ms = n->sim->store_offset_ms;
     else if (!n->boot.node.pos)
         vnode_start(n);
-}
-
-/* ---- Members ------------------------------------------------------------------------------ */
-
-static void on_view(struct sim *s, struct sim_event *ev)
-{
-    struct state_event *e = (struct state_event *)ev;
-    struct vnode *n = e->node;
-
-    switch (vnode_reach(n, e->life)) {
-    case REACH_LATER:
-        sim_at(s, ev, n->paused_until, on_view);
-        return;
-    case REACH_NOW:
-        s->met[MET_VIEWS]++;
-        sim_note(s, "node %lld hears of the members %lld", n->index, cluster_members(s), 0, 0);
-        set_members(n, cluster_members(s));
-        vnode_pass(n);
-        break;
-    case REACH_NEVER:
-        break;
-    }
-    free(e);
-}
-
-void vnode_view(struct vnode *n, wall_ms at)
-{
-    struct state_event *e = sim_alloc(sizeof(*e));
-
-    e->ev.drop = state_drop;
-    e->node = n;
-    e->life = n->life;
-    sim_at(n->sim, &e->ev, at, on_view);
 }
 
 /* ---- Hints -------------------------------------------------------------------------------- */

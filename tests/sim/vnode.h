@@ -7,6 +7,8 @@
 
 #include "tests/sim/sim.h"
 
+struct cluster_key;
+
 struct vnode_config {
     struct sched_config sched;
     struct retry_policy policies[2];
@@ -25,8 +27,16 @@ void vnode_pause(struct vnode *n, int64_t ms);
 void vnode_clock_step(struct vnode *n, int64_t ms);
 void vnode_store_state(struct vnode *n); /* it changed */
 void vnode_hint(struct vnode *n, const struct task *t);
-/* At that time the node hears who is a member then. */
-void vnode_view(struct vnode *n, wall_ms at);
+/* A key of etcd has changed; the node's watch tells it in a while. */
+void vnode_watch(struct vnode *n, int which, const struct cluster_key *key);
+void vnode_drain(struct vnode *n, bool drain);      /* or take part again */
+void vnode_cut_store(struct vnode *n, bool is_cut); /* its operations are lost, and only its own */
+/* Whom the node takes for owners, a bit each; false while it does not run. */
+bool vnode_has_view(const struct vnode *n, unsigned *ret_members);
+bool vnode_owns(const struct vnode *n, int service, int32_t shard); /* as it sees it, and runs */
+struct worker;
+/* A worker asks for tasks; worker_hears answers it, later. False: it cannot be asked now. */
+bool vnode_lease(struct vnode *n, int service, struct worker *w, int64_t wait_ms);
 void vnode_heal(struct vnode *n); /* goes on at once, with a right clock */
 bool vnode_is_up(const struct vnode *n);
 bool vnode_is_idle(const struct vnode *n); /* up and without a task in its books */

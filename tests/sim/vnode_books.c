@@ -116,7 +116,10 @@ void books_claim(struct vnode *n, const struct claim_item *item)
     if (v->paused)
         sim_fail(n->sim, "node %d claims task %lld of a paused service", n->index,
                  (long long)item->id);
-    if (v->n_slots++ >= (uint32_t)v->concurrency)
+    if (v->is_pull && !vnode_has_lease(n, oracle_service_of(n->sim, item->id)))
+        sim_fail(n->sim, "node %d claims task %lld, which no worker asks for", n->index,
+                 (long long)item->id);
+    if (v->n_slots++ >= (uint32_t)v->concurrency && !v->is_pull)
         sim_fail(n->sim, "node %d goes beyond the concurrency %d of a service", n->index,
                  v->concurrency);
 }

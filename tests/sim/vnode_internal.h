@@ -4,6 +4,7 @@
 #define JF_SIM_VNODE_INTERNAL_H
 
 #include "common/hash.h"
+#include "proto/member.h"
 #include "tests/sim/actors.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/vnode.h"
@@ -25,6 +26,7 @@ struct flight {
 struct known_service {
     int32_t concurrency;
     bool paused;
+    bool is_pull;
     uint32_t n_slots;   /* claims and requests that are out */
     uint32_t n_retries; /* requests of retries that are out */
 };
@@ -51,16 +53,19 @@ struct vnode {
     wall_ms paused_until;
     wall_ms stop_by; /* while stopping */
     bool store_up;   /* as it was told */
+    bool store_cut;  /* what it asks of the store is lost */
     bool stopping;
     bool reading_services;
     struct sim_event wake;
     struct sim_event sync;   /* reads the store's clock */
     struct sim_event reread; /* reads the services */
     struct sim_event boot;
-    struct map64 flights; /* by task id */
-    unsigned members;     /* by its view */
-    struct map64 unknown; /* ids of claims whose answer was lost: they are asked again */
-    struct map64 busy;    /* ids that count against max_in_flight → BUSY_… */
+    struct map64 flights;        /* by task id */
+    struct vlease *leases;       /* owned: workers that wait */
+    unsigned members;            /* who owns, by its view */
+    struct vnode_members *among; /* owned; NULL while down, and without a cluster */
+    struct map64 unknown;        /* ids of claims whose answer was lost: they are asked again */
+    struct map64 busy;           /* ids that count against max_in_flight → BUSY_… */
     struct known_service services[SIM_SERVICES_MAX];
     struct early early[VNODE_EARLY];
 };
@@ -78,10 +83,31 @@ void vnode_pass(struct vnode *n);
 void vnode_post(struct vnode *n); /* the actions of one pass; empties them */
 void vnode_read_services(struct vnode *n);
 
+/* Asks for a heartbeat; vnode_beaten() follows, unless the node goes down before. */
+void vnode_beat(struct vnode *n, int64_t epoch, enum member_state state, int64_t ttl_ms);
+
+/* vnode_members.c */
+void vnode_set_members(struct vnode *n, unsigned members);
+void vnode_members_start(struct vnode *n, int64_t epoch);
+void vnode_members_ready(struct vnode *n); /* the services are known */
+void vnode_members_check(const struct vnode *n);
+void vnode_members_stop(struct vnode *n);  /* n->stopping was set */
+void vnode_members_leave(struct vnode *n); /* the last step of a stop */
+void vnode_members_end(struct vnode *n);
+void vnode_beaten(struct vnode *n, int rc, wall_ms asked_at, const struct member *list,
+                  size_t n_members);
+
 /* vnode_send.c */
 void vnode_send_all(struct vnode *n, size_t from, wall_ms asked_at);
 void flight_end(struct vnode *n, int64_t id); /* NULL-safe: nothing without a flight */
 void vnode_drop_flights(struct vnode *n);
+
+/* vnode_pull.c */
+/* Carries out the LEASED and LEASE_DONE actions from index `from` on. */
+void vnode_hand(struct vnode *n, size_t from, wall_ms asked_at);
+bool vnode_has_lease(const struct vnode *n, int service);
+void vnode_end_leases(struct vnode *n);  /* the node stops */
+void vnode_drop_leases(struct vnode *n); /* it is gone */
 
 /* vnode_books.c: what a node may ask for, counted a second time. */
 void books_scan(struct vnode *n, const struct scan_key *key);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "node/core/nodecall.h"
 #include "tests/sim/vnode_internal.h"
 
 enum fate { FATE_FINE, FATE_LOST, FATE_ANSWER_LOST, FATE_TWICE, FATE_LATE };
@@ -26,6 +27,8 @@ struct op {
     struct claim_op claim;
     struct finish_op finish;
     struct call_service_list services;
+    struct call_node_beat beat;
+    bool is_beat;
     char *texts; /* owned: the errors of the finishes */
 };
 
@@ -44,6 +47,9 @@ static void op_clear(struct op *op)
     op->scan.rows = NULL;
     free(op->services.services);
     op->services.services = NULL;
+    free(op->beat.members);
+    op->beat.members = NULL;
+    op->beat.n = 0;
 }
 
 static void op_unref(struct op *op)
@@ -130,7 +136,7 @@ static int op_run(struct sim *s, struct op *op)
     case STORE_FINISH:
         return run_finish(s, op);
     default:
-        return fake_driver.call(s->conn, &op->services.call, NULL);
+        return fake_driver.call(s->conn, op->is_beat ? &op->beat.call : &op->services.call, NULL);
     }
 }
 
@@ -149,8 +155,11 @@ static void on_run(struct sim *s, struct sim_event *ev)
     }
     sim_note(s, "the store runs operation %lld of node %lld, run %lld", op->kind, op->node->index,
              ++op->n_runs, 0);
-    if (op_run(s, op))
+    int rc = op_run(s, op);
+    if (rc && !op->is_beat) /* that may be an earlier process's */
         abort();
+    if (!op->rc)
+        op->rc = rc;
     if (op->fate == FATE_TWICE && op->n_runs == 1) {
         s->met[MET_RUN_TWICE]++;
         sim_at(s, ev, s->now + sim_between(s, 0, 400), on_run);
@@ -195,10 +204,13 @@ static void answer_claim(struct vnode *n, struct op *op)
         for (size_t k = before; k < n->actions.n; k++) {
             if (n->actions.list[k].kind == ACTION_SEND)
                 end = CLAIM_SENDS;
+            else if (n->actions.list[k].kind == ACTION_LEASED)
+                end = CLAIM_OVER;
         }
         books_claimed(n, id, end);
     }
     vnode_send_all(n, from, op->asked_at);
+    vnode_hand(n, from, op->asked_at);
 }
 
 static void answer_finish(struct vnode *n, struct op *op)
@@ -219,12 +231,14 @@ static void answer_services(struct vnode *n, struct op *op)
     n->reading_services = false;
     if (op->rc)
         return;
+    vnode_members_ready(n);
     for (size_t i = 0; i < op->services.n; i++) {
         const struct service *conf = &op->services.services[i];
         struct known_service *v = &n->services[conf->name.p[conf->name.len - 1] - '0'];
 
         v->concurrency = conf->concurrency > 0 ? conf->concurrency : n->cfg.default_concurrency;
         v->paused = conf->paused;
+        v->is_pull = conf->delivery == DELIVERY_PULL;
     }
     sched_services(n->sched, vnode_now(n), op->services.services, op->services.n, &n->actions);
 }
@@ -242,7 +256,10 @@ static void op_answer(struct vnode *n, struct op *op)
         answer_finish(n, op);
         break;
     default:
-        answer_services(n, op);
+        if (op->is_beat)
+            vnode_beaten(n, op->rc, op->asked_at, op->beat.members, op->beat.n);
+        else
+            answer_services(n, op);
     }
 }
 
@@ -305,7 +322,7 @@ static void op_post(struct vnode *n, struct op *op)
     if (sim_chance(s, s->sc->slow_rate))
         run_at += sim_between(s, 100, 5000);
     answer_at = run_at + sim_latency(s);
-    op->fate = draw_fate(s, op->kind);
+    op->fate = n->store_cut ? FATE_LOST : draw_fate(s, op->kind);
     switch (op->fate) {
     case FATE_FINE:
         break;
@@ -352,6 +369,19 @@ void vnode_read_services(struct vnode *n)
     n->reading_services = true;
     op = op_new(n, STORE_CALL);
     op->services.call.what = CALL_SERVICE_LIST;
+    op_post(n, op);
+}
+
+void vnode_beat(struct vnode *n, int64_t epoch, enum member_state state, int64_t ttl_ms)
+{
+    struct op *op = op_new(n, STORE_CALL);
+
+    op->is_beat = true;
+    op->beat = (struct call_node_beat){.call = {.what = CALL_NODE_BEAT},
+                                       .name = str_from(n->name),
+                                       .epoch = epoch,
+                                       .state = state,
+                                       .ttl_ms = ttl_ms};
     op_post(n, op);
 }
 

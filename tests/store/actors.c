@@ -29,7 +29,7 @@ void actors_join(struct actor *a, size_t n)
 
 bool actor_again(struct actor *a, int rc)
 {
-    if (rc != ERR_BUSY && rc != ERR_EXISTS)
+    if (rc != ERR_BUSY && rc != ERR_EXISTS && rc != ERR_TIMEOUT)
         return false;
     return a->n_busy++ < MAX_BUSY;
 }

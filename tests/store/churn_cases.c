@@ -57,7 +57,7 @@ static bool check(struct churn *c, int rc, const struct err *err)
 
 static bool again(struct churn *c, int rc, int *left)
 {
-    if ((rc != ERR_BUSY && rc != ERR_EXISTS) || !(*left)--)
+    if ((rc != ERR_BUSY && rc != ERR_EXISTS && rc != ERR_TIMEOUT) || !(*left)--)
         return false;
     (void)atomic_fetch_add(&c->n_busy, 1);
     return true;

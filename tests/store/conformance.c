@@ -13,11 +13,12 @@
 #include "tests/store/world.h"
 
 static const struct case_list *const all_lists[] = {
-    &submit_cases,   &repeat_cases, &claim_cases,     &finish_cases, &rescue_cases,
-    &cancel_cases,   &scan_cases,   &task_call_cases, &list_cases,   &service_cases,
-    &instance_cases, &alert_cases,  &schema_cases,    &race_cases,   &duel_cases,
-    &refusal_cases,  &lock_cases,   &bulk_cases,      &upkeep_cases, &churn_cases,
-    &store_cases,    &outage_cases, &postgres_cases,  &sqlite_cases, &mysql_cases,
+    &submit_cases,    &repeat_cases, &claim_cases,     &finish_cases,   &rescue_cases,
+    &cancel_cases,    &scan_cases,   &task_call_cases, &list_cases,     &service_cases,
+    &instance_cases,  &alert_cases,  &schema_cases,    &race_cases,     &duel_cases,
+    &refusal_cases,   &lock_cases,   &bulk_cases,      &upkeep_cases,   &churn_cases,
+    &sqlsubmit_cases, &store_cases,  &outage_cases,    &postgres_cases, &sqlite_cases,
+    &mysql_cases,     &lease_cases,
 };
 
 #define N_LISTS (sizeof(all_lists) / sizeof(all_lists[0]))

@@ -164,6 +164,13 @@ static void test_a_migration_that_was_cut_off(struct world *w)
     assert_int_equal(migrate(w, url, &err), 0);
     query(w, url, "SELECT next_id FROM job_id_block", &v);
     assert_int_equal(v, 5001);
+    query(w, url,
+          "DELETE FROM job_schema WHERE version >= 5; "
+          "INSERT INTO job_id_step (id) VALUES (5001 DIV 1000 + 1000000)",
+          &v);
+    assert_int_equal(migrate(w, url, &err), 0);
+    query(w, url, "SELECT count(*) FROM job_id_step", &v);
+    assert_int_equal(v, 0);
 }
 
 /* A table of that name that somebody had before is not taken for ours, however often it is

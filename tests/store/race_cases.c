@@ -166,7 +166,7 @@ static void test_a_wait_for_a_lock_ends(struct world *w)
     int rc = w->d->submit(conn, list, 1, &err);
 
     w->backend->release(held, false);
-    assert_int_equal(rc, ERR_BUSY);
+    assert_true(rc == ERR_BUSY || rc == ERR_TIMEOUT);
     assert_true(err.text[0] != '\0');
     assert_int_equal(w->d->submit(conn, list, 1, &err), 0);
     assert_int_equal(item.result, SUBMIT_CREATED);

@@ -299,6 +299,7 @@ static void test_change(void **state)
     (void)state;
     REFUSE_ALL("PATCH", "/api/delay-tasks/b", cases);
     REFUSE_ALL("POST", "/api/delay-tasks/b/run", some_field);
+    REFUSE_ALL("POST", "/api/delay-tasks/b/notify", some_field);
     REFUSE_ALL("POST", "/api/services/s/pause", some_field);
     REFUSE_ALL("POST", "/api/services/s/resume", some_field);
 }
@@ -324,6 +325,7 @@ static void test_paths(void **state)
         {"DELETE", "/api/delay-tasks/" LEN128 "x", "bizUuid"},
         {"DELETE", "/api/delay-tasks/%ff", "path"},
         {"POST", "/api/delay-tasks/b%0a/run", "bizUuid"},
+        {"POST", "/api/delay-tasks/b%0a/notify", "bizUuid"},
         {"GET", "/api/delay-tasks/b%0a/explain", "bizUuid"},
         {"GET", "/api/traces/x", "traceId"},
         {"GET", "/api/traces/0000000000000000a3c1d2e4f5061728", "traceId"},
@@ -444,6 +446,19 @@ static void test_service(void **state)
         {SERVICE("\"policy\":\"none\""), "policy"},
         {SERVICE("\"policy\":null"), "policy"},
         {SERVICE("\"paused\":true"), "paused"},
+        {SERVICE("\"delivery\":\"batch\""), "delivery"},
+        {SERVICE("\"delivery\":null"), "delivery"},
+        {SERVICE("\"delivery\":[]"), "delivery"},
+        {SERVICE("\"delivery\":{}"), "delivery.mode"},
+        {SERVICE("\"delivery\":{\"mode\":\"both\"}"), "delivery.mode"},
+        {SERVICE("\"delivery\":{\"mode\":null}"), "delivery.mode"},
+        {SERVICE("\"delivery\":{\"mode\":\"batch\",\"maxSize\":0}"), "delivery.maxSize"},
+        {SERVICE("\"delivery\":{\"mode\":\"batch\",\"maxSize\":1001}"), "delivery.maxSize"},
+        {SERVICE("\"delivery\":{\"mode\":\"batch\",\"maxWait\":\"1001ms\"}"), "delivery.maxWait"},
+        {SERVICE("\"delivery\":{\"mode\":\"push\",\"maxSize\":1}"), "delivery.maxSize"},
+        {SERVICE("\"delivery\":{\"mode\":\"pull\",\"maxWait\":\"1ms\"}"), "delivery.maxWait"},
+        {SERVICE("\"delivery\":{\"mode\":\"batch\",\"size\":1}"), "delivery.size"},
+        {"{\"delivery\":{\"mode\":\"batch\"}}", "baseUrl"},
     };
     (void)state;
     REFUSE_ALL("PUT", "/api/services/s", cases);

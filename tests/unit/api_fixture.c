@@ -38,6 +38,52 @@ static void explain(void *ctx, struct explain_query *q)
     mailbox_post(q->reply, &q->mail);
 }
 
+/* Answers with what the test has put there: tasks are copied. The query of a worker that waits
+ * comes back when it is cancelled. */
+static void lease(void *ctx, struct lease_query *q)
+{
+    struct api_fixture *f = ctx;
+    f->last_lease.max_tasks = q->max_tasks;
+    f->last_lease.wait_ms = q->wait_ms;
+    f->last_lease.visibility_ms = q->visibility_ms;
+    q->outcome = f->last_lease.outcome;
+    q->hand_by = f->last_lease.hand_by;
+    q->n = f->n_leased;
+    q->tasks = q->n ? calloc(q->n, sizeof(*q->tasks)) : NULL;
+    for (size_t i = 0; i < q->n; i++)
+        q->tasks[i] = task_dup(f->leased[i]);
+    if (atomic_load(&f->holds_leases))
+        q->holder = f;
+    else
+        mailbox_post(q->reply, &q->mail);
+}
+
+static bool lease_cancel(void *ctx, struct lease_query *q)
+{
+    struct api_fixture *f = ctx;
+    atomic_fetch_add(&f->n_cancelled, 1);
+    if (q->holder)
+        mailbox_post(q->reply, &q->mail);
+    q->holder = NULL;
+    mailbox_post(q->reply, &q->cancel);
+    return true;
+}
+
+static void give_back(void *ctx, struct task **tasks, size_t n)
+{
+    struct api_fixture *f = ctx;
+    for (size_t i = 0; i < n; i++)
+        task_free(tasks[i]);
+    free(tasks);
+    atomic_fetch_add(&f->n_given_back, (unsigned)n);
+}
+
+static bool is_pull(void *ctx, struct str service_name)
+{
+    (void)ctx;
+    return str_eqz(service_name, "pulled");
+}
+
 static void services_changed(void *ctx)
 {
     struct api_fixture *f = ctx;
@@ -89,6 +135,16 @@ static bool is_member(void *ctx, struct str stamp, struct str signature, struct 
     (void)ctx;
     (void)body;
     return str_eqz(stamp, "7") && str_eqz(signature, "v1,a+/=");
+}
+
+static bool notify(void *ctx, const struct hint *hint)
+{
+    struct api_fixture *f = ctx;
+
+    f->last_hint = *hint;
+    f->last_hint.service_name = (struct str){0};
+    atomic_fetch_add(&f->n_notified, 1);
+    return f->takes_notices;
 }
 
 static bool hints(void *ctx, const struct hint *list, size_t n, bool services)
@@ -167,6 +223,7 @@ struct api_env api_fixture_env(struct api_fixture *f)
                                               .max_snoozes = 5};
     atomic_store(&f->is_ready, true);
     atomic_store(&f->knows_services, true);
+    atomic_store(&f->takes_notices, true);
     return (struct api_env){
         .store = {fake_post, &f->store},
         .clock = &f->clock,
@@ -178,6 +235,10 @@ struct api_env api_fixture_env(struct api_fixture *f)
         .policy_of = policy_of,
         .services_known = services_known,
         .explain = explain,
+        .lease = lease,
+        .lease_cancel = lease_cancel,
+        .give_back = give_back,
+        .is_pull = is_pull,
         .services_changed = services_changed,
         .instance_put = instance_put,
         .instance_removed = instance_removed,
@@ -188,6 +249,7 @@ struct api_env api_fixture_env(struct api_fixture *f)
         .drain = drain,
         .is_member = is_member,
         .hints = hints,
+        .notify = notify,
         .check_base_url = check_base_url,
         .check_secret = check_secret,
     };

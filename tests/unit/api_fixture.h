@@ -59,6 +59,8 @@ struct api_fixture {
     atomic_bool drains;
     atomic_int n_hints;
     atomic_int n_services_hints;
+    atomic_int n_notified;
+    atomic_bool takes_notices;
     struct hint last_hint;
     struct retry_policy policies[2];
     struct retry_policies all_policies;
@@ -70,6 +72,13 @@ struct api_fixture {
     atomic_uint n_instances_put; /* what the node was told */
     atomic_uint n_instances_removed;
     struct sched_explanation explanation;
+    /* What leases come to: outcome and hand_by are the test's, the rest is what was asked. */
+    struct lease_query last_lease;
+    struct task *leased[4]; /* the test's */
+    size_t n_leased;
+    atomic_bool holds_leases;
+    atomic_uint n_cancelled;
+    atomic_uint n_given_back;
 };
 
 struct api_config api_fixture_config(void);

@@ -87,6 +87,42 @@ static void test_services(void **state)
     expect_problem(&f, "GET", SERVICES "/u", NULL, 404, "name");
 }
 
+static void expect_delivery(const char *settings, const char *mode, const char *size,
+                            const char *wait)
+{
+    char body[200];
+    char found[32];
+
+    snprintf(body, sizeof(body), "{\"baseUrl\":\"http://h\"%s}", settings);
+    free(expect_call(&f, "PUT", SERVICES "/d", body, f.store.n_services ? 200 : 201));
+    char *text = expect_call(&f, "GET", SERVICES "/d", NULL, 200);
+    expect_json(text, "delivery.mode", mode);
+    assert_int_equal(json_at(text, "delivery.maxSize", found, sizeof(found)), size != NULL);
+    assert_int_equal(json_at(text, "delivery.maxWait", found, sizeof(found)), wait != NULL);
+    if (size)
+        expect_json(text, "delivery.maxSize", size);
+    if (wait)
+        expect_json(text, "delivery.maxWait", wait);
+    free(text);
+}
+
+static void test_delivery(void **state)
+{
+    (void)state;
+    expect_delivery("", "\"push\"", NULL, NULL);
+    expect_delivery(",\"delivery\":{\"mode\":\"batch\"}", "\"batch\"", "100", "\"5ms\"");
+    assert_int_equal(f.store.services[0].s.batch_wait_ms, 5);
+    expect_delivery(",\"delivery\":{\"maxWait\":0,\"mode\":\"batch\",\"maxSize\":1000}",
+                    "\"batch\"", "1000", "\"0s\"");
+    expect_delivery(",\"delivery\":{\"mode\":\"push\"}", "\"push\"", NULL, NULL);
+    assert_int_equal(f.store.services[0].s.batch_size, 0);
+    char *text = expect_call(&f, "PUT", SERVICES "/d", "{\"delivery\":{\"mode\":\"pull\"}}", 200);
+    expect_json(text, "delivery.mode", "\"pull\"");
+    expect_json(text, "baseUrl", "null");
+    free(text);
+    assert_int_equal(f.store.services[0].s.delivery, DELIVERY_PULL);
+}
+
 static void test_pause_and_delete(void **state)
 {
     (void)state;
@@ -347,6 +383,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_services),
+        TEST(test_delivery),
         TEST(test_pause_and_delete),
         TEST(test_success),
         TEST(test_failure),

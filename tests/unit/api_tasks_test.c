@@ -380,6 +380,23 @@ static void test_run(void **state)
     call("POST", TASKS "/a/run", NULL, 409);
 }
 
+static void test_notify(void **state)
+{
+    (void)state;
+    expect_problem(&f, "POST", TASKS "/n/notify", NULL, 404, "bizUuid");
+    call("POST", TASKS,
+         "{\"bizUuid\":\"n\",\"serviceName\":\"s\",\"handler\":\"h\",\"priority\":7}", 201);
+    call("POST", TASKS "/n/notify", NULL, 204);
+    assert_int_equal(atomic_load(&f.n_notified), 1);
+    assert_int_equal(f.last_hint.lane, 2);
+    assert_int_equal(f.last_hint.attempt, 0);
+    atomic_store(&f.takes_notices, false);
+    expect_problem(&f, "POST", TASKS "/n/notify", NULL, 503, NULL);
+    fake_put(&f.store, "n", TASK_SENDING, 1); /* nobody need hear of it */
+    call("POST", TASKS "/n/notify", "{}", 204);
+    assert_int_equal(atomic_load(&f.n_notified), 2);
+}
+
 static void test_explain(void **state)
 {
     (void)state;
@@ -626,6 +643,7 @@ int main(void)
         TEST(test_cancel),
         TEST(test_change),
         TEST(test_run),
+        TEST(test_notify),
         TEST(test_explain),
         TEST(test_list),
         TEST(test_unavailable),

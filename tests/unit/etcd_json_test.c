@@ -57,6 +57,8 @@ static void test_requests(void **state)
                "/v3/lease/keepalive", "{\"ID\":\"9223372036854775807\"}");
     check_call(&(struct etcd_call){.op = ETCD_LEASE_REVOKE, .lease = 5}, "/v3/lease/revoke",
                "{\"ID\":\"5\"}");
+    check_call(&(struct etcd_call){.op = ETCD_LEASE_TTL, .lease = 5}, "/v3/lease/timetolive",
+               "{\"ID\":\"5\"}");
     check_call(
         &(struct etcd_call){.op = ETCD_PUT, .key = STR("a"), .value = STR("\0\xFF"), .lease = 3},
         "/v3/kv/put", "{\"key\":\"YQ==\",\"value\":\"AP8=\",\"lease\":\"3\"}");
@@ -285,6 +287,25 @@ static void test_leases(void **state)
                      ERR_PROTOCOL);
     assert_int_equal(decode(f, &keep, 200, "{" HEADER ",\"ID\":\"5\",\"TTL\":\"10\"}"),
                      ERR_PROTOCOL);
+}
+
+static void test_lease_ttl(void **state)
+{
+    struct fixture *f = *state;
+    struct etcd_call c = {.op = ETCD_LEASE_TTL, .lease = 5};
+
+    assert_int_equal(
+        decode(f, &c, 200, "{" HEADER ",\"ID\":\"5\",\"TTL\":\"7\",\"grantedTTL\":\"10\"}"), 0);
+    assert_true(f->a.lease == 5 && f->a.ttl_s == 7 && f->a.granted_ttl_s == 10);
+    assert_int_equal(decode(f, &c, 200, "{" HEADER ",\"ID\":\"5\",\"grantedTTL\":\"10\"}"), 0);
+    assert_int_equal(f->a.ttl_s, 0); /* its last second */
+    assert_int_equal(decode(f, &c, 200, "{" HEADER ",\"ID\":\"5\",\"TTL\":\"-1\"}"), ERR_NOT_FOUND);
+    assert_int_equal(f->fault.cure, ETCD_CURE_NONE);
+    assert_int_equal(decode(f, &c, 200, "{" HEADER ",\"ID\":\"6\",\"TTL\":\"7\"}"), ERR_PROTOCOL);
+    assert_int_equal(decode(f, &c, 200, "{" HEADER ",\"TTL\":\"7\"}"), ERR_PROTOCOL);
+    assert_int_equal(
+        decode(f, &c, 200, "{" HEADER ",\"ID\":\"5\",\"TTL\":\"7\",\"grantedTTL\":\"-2\"}"),
+        ERR_PROTOCOL);
 }
 
 #define HELD(lease)                                                                                \
@@ -530,6 +551,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_range_of_many, setup, teardown),
         cmocka_unit_test_setup_teardown(test_what_is_not_etcd, setup, teardown),
         cmocka_unit_test_setup_teardown(test_leases, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_lease_ttl, setup, teardown),
         cmocka_unit_test_setup_teardown(test_create, setup, teardown),
         cmocka_unit_test_setup_teardown(test_delete_if, setup, teardown),
         cmocka_unit_test_setup_teardown(test_errors, setup, teardown),

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/json.h"
+#include "node/core/attemptcall.h"
 #include "tests/unit/api_fixture.h"
 
 static struct task *must_dup(const struct task *t)
@@ -134,13 +135,10 @@ static enum task_status status_after(const struct finish_item *item)
     return item->retry_count > 0 ? TASK_RETRYING : TASK_PENDING;
 }
 
-static void run_finish(struct fake_store *s, struct finish_op *op)
+static void finish_one(struct fake_store *s, struct finish_item *item)
 {
-    atomic_store(&s->refuse, atomic_exchange(&s->then_refuse, 0));
-    atomic_store(&s->fail, atomic_exchange(&s->then_fail, 0));
-    struct finish_item *item = op->items;
     struct task **at = find_id(s, item->id);
-    assert(op->n == 1 && at);
+    assert(at);
     item->result = FINISH_LOST;
     s->last_finish = *item;
     if (atomic_exchange(&s->lose_finish, false)) {
@@ -158,6 +156,14 @@ static void run_finish(struct fake_store *s, struct finish_op *op)
     next.last_error = item->error;
     change(at, &next);
     item->result = FINISH_DONE;
+}
+
+static void run_finish(struct fake_store *s, struct finish_op *op)
+{
+    atomic_store(&s->refuse, atomic_exchange(&s->then_refuse, 0));
+    atomic_store(&s->fail, atomic_exchange(&s->then_fail, 0));
+    for (size_t i = 0; i < op->n; i++)
+        finish_one(s, &op->items[i]);
 }
 
 /* ---- Calls ------------------------------------------------------------------------------- */
@@ -430,6 +436,41 @@ static int run_instance_list(struct fake_store *s, struct call_instance_list *l)
     return 0;
 }
 
+static int run_get_many(struct fake_store *s, struct call_get_many *g)
+{
+    g->tasks = calloc(g->n, sizeof(*g->tasks));
+    if (!g->tasks)
+        abort();
+    for (size_t i = 0; i < g->n; i++) {
+        struct call_get one = {.id = g->ids[i]};
+        if (!run_get(s, &one))
+            g->tasks[i] = one.task;
+    }
+    return 0;
+}
+
+static int run_extend_many(struct fake_store *s, struct call_extend_many *e)
+{
+    for (size_t i = 0; i < e->n; i++) {
+        struct extend_item *item = &e->items[i];
+        struct call_extend one = {.id = item->id,
+                                  .attempt = item->attempt,
+                                  .extend_ms = item->extend_ms,
+                                  .default_timeout_ms = e->default_timeout_ms,
+                                  .margin_ms = e->margin_ms};
+        int rc = run_extend(s, &one);
+        item->result = rc == ERR_NOT_FOUND || strcmp(one.task->trace_id, item->trace_id)
+                           ? EXTEND_NOT_FOUND
+                       : rc ? EXTEND_STALE
+                            : EXTEND_DONE;
+        item->deadline_at = one.deadline_at;
+        item->status = one.task ? one.task->status : TASK_PENDING;
+        item->live_attempt = one.task ? one.task->attempt : 0;
+        task_free(one.task);
+    }
+    return 0;
+}
+
 static int run_call(struct fake_store *s, struct store_call *call)
 {
     switch (call->what) {
@@ -441,6 +482,10 @@ static int run_call(struct fake_store *s, struct store_call *call)
         return run_move(s, (struct call_move *)call);
     case CALL_RUN:
         return run_run(s, (struct call_run *)call);
+    case CALL_GET_MANY:
+        return run_get_many(s, (struct call_get_many *)call);
+    case CALL_EXTEND_MANY:
+        return run_extend_many(s, (struct call_extend_many *)call);
     case CALL_EXTEND:
         return run_extend(s, (struct call_extend *)call);
     case CALL_SERVICE_PUT:

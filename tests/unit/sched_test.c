@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The scheduler by scenarios: what it asks for, event by event. The simulation covers the rest. */
-#include "node/core/sched.h"
-
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -9,187 +7,8 @@
 
 #include <cmocka.h>
 
-#define T0 INT64_C(1800000000000)
-#define MARGIN 1000
-
-struct fixture {
-    struct sched *s;
-    struct actions a;
-    wall_ms now;
-    struct retry_policy policy;
-    struct retry_policies policies;
-    struct service services[4];
-    size_t n_services;
-};
-
-static void set_services(struct fixture *f)
-{
-    sched_services(f->s, f->now, f->services, f->n_services, &f->a);
-}
-
-static void add_service(struct fixture *f, const char *name, int32_t concurrency)
-{
-    f->services[f->n_services++] = (struct service){.name = str_from(name),
-                                                    .shards = 1,
-                                                    .shards_seen = 1,
-                                                    .concurrency = concurrency,
-                                                    .lanes = 1u << 4};
-}
-
-static int setup_with(void **state, uint32_t max_in_flight, uint32_t lane_limit)
-{
-    struct fixture *f = calloc(1, sizeof(*f));
-
-    f->now = T0;
-    f->policy = (struct retry_policy){"default", {100, 1000, 2.0, 0.0}, 3};
-    f->policies = (struct retry_policies){&f->policy, 1, 60000, 60000, 3};
-    struct sched_config c = {
-        .lookahead_ms = 2000,
-        .scan_interval_ms = 1000,
-        .slack_ms = 5000,
-        .full_read_ms = 60000,
-        .ghost_margin_ms = MARGIN,
-        .default_timeout_ms = 5000,
-        .default_concurrency = 4,
-        .lane_limit = lane_limit,
-        .max_tracked = 1000,
-        .max_in_flight = max_in_flight,
-        .policies = &f->policies,
-        .node = STR("n1"),
-        .alerts = true,
-    };
-    assert_int_equal(sched_new(&c, 1, &f->s), 0);
-    (void)sched_members(f->s, f->now, &c.node, 1, &f->a);
-    add_service(f, "orders", 8);
-    sched_store_state(f->s, f->now, true);
-    set_services(f);
-    *state = f;
-    return 0;
-}
-
-static int setup(void **state)
-{
-    return setup_with(state, 64, 20);
-}
-
-static int setup_small(void **state)
-{
-    return setup_with(state, 16, 1000);
-}
-
-static int teardown(void **state)
-{
-    struct fixture *f = *state;
-
-    sched_check(f->s);
-    sched_free(f->s);
-    actions_fini(&f->a);
-    free(f);
-    return 0;
-}
-
-/* Takes the actions of one kind off the list into `dst`; returns how many. */
-static size_t take(struct fixture *f, enum action_kind kind, struct action *dst, size_t cap)
-{
-    size_t n = 0;
-    size_t kept = 0;
-
-    for (size_t i = 0; i < f->a.n; i++) {
-        if (f->a.list[i].kind == kind) {
-            assert_true(n < cap);
-            dst[n++] = f->a.list[i];
-        } else {
-            f->a.list[kept++] = f->a.list[i];
-        }
-    }
-    f->a.n = kept;
-    return n;
-}
-
-static void tick_at(struct fixture *f, wall_ms now)
-{
-    f->now = now;
-    sched_tick(f->s, now, &f->a);
-    sched_check(f->s);
-}
-
-/* Answers the scans that are out with these rows, all of lane `lane` of the first service. */
-static size_t answer_scans(struct fixture *f, struct scan_row *rows, size_t n_rows, int32_t lane)
-{
-    struct action scans[64];
-    struct scan_key keys[64];
-    size_t n = take(f, ACTION_SCAN, scans, 64);
-
-    for (size_t i = 0; i < n; i++) {
-        keys[i] = scans[i].scan;
-        for (size_t r = 0; keys[i].lane == lane && r < n_rows; r++)
-            rows[r].key = (uint32_t)i;
-    }
-    if (n)
-        sched_scanned(f->s, f->now, 0, keys, n, rows, n_rows, &f->a);
-    sched_check(f->s);
-    return n;
-}
-
-static void hint(struct fixture *f, const char *service, int32_t lane, int64_t id, wall_ms at)
-{
-    const struct hint h = {
-        .service_name = str_from(service), .lane = lane, .id = id, .next_attempt_time = at};
-
-    assert_int_equal(sched_hint(f->s, f->now, &h), HINT_TAKEN);
-}
-
-static struct task *claimed_task(int64_t id, const char *service, int32_t attempt, int32_t retries)
-{
-    struct task t = task_empty();
-
-    t.id = id;
-    trace_id_make(id, 7, t.trace_id);
-    t.status = TASK_SENDING;
-    t.biz_uuid = STR("k");
-    t.service_name = str_from(service);
-    t.handler = STR("h");
-    t.attempt = attempt;
-    t.retry_count = retries;
-    t.max_retry = 3;
-    t.priority = 5;
-    t.claimed_at = T0;
-    t.deadline_at = T0 + 5000 + MARGIN;
-    return task_dup(&t);
-}
-
-/* Wins a claim and returns the task that is to be sent. */
-static struct task *win(struct fixture *f, const struct action *claim, const char *service,
-                        int32_t retries)
-{
-    struct claim_item item = claim->claim;
-    struct action send[8];
-
-    item.result = CLAIM_WON;
-    item.task = claimed_task(item.id, service, item.attempt + 1, retries);
-    sched_claimed(f->s, f->now, 0, &item, &f->a);
-    assert_int_equal(take(f, ACTION_SEND, send, 8), 1);
-    sched_check(f->s);
-    return send[0].send.task;
-}
-
-static void answer(struct fixture *f, struct task *t, enum verdict_kind kind, struct action *finish)
-{
-    struct verdict v = {.kind = kind, .retry_after_ms = -1};
-
-    sched_answered(f->s, f->now, t, &v, &f->a);
-    assert_int_equal(take(f, ACTION_FINISH, finish, 1), 1);
-    task_free(t);
-}
-
-static void finished(struct fixture *f, const struct action *finish, enum finish_result result)
-{
-    struct finish_item item = finish->finish;
-
-    item.result = result;
-    sched_finished(f->s, f->now, 0, &item, &f->a);
-    tick_at(f, f->now);
-}
+#include "node/core/sched_explain.h"
+#include "tests/unit/sched_fixture.h"
 
 static void test_life(void **state)
 {
@@ -201,13 +20,13 @@ static void test_life(void **state)
     hint(f, "orders", 4, 1, T0 + 100);
     assert_int_equal(sched_next_wakeup(f->s), T0 + 100);
     tick_at(f, T0 + 99);
-    assert_int_equal(take(f, ACTION_CLAIM, claims, 8), 0);
+    assert_int_equal(take_actions(f, ACTION_CLAIM, claims, 8), 0);
     tick_at(f, T0 + 100);
-    assert_int_equal(take(f, ACTION_CLAIM, claims, 8), 1);
+    assert_int_equal(take_actions(f, ACTION_CLAIM, claims, 8), 1);
     assert_int_equal(claims[0].claim.id, 1);
     assert_int_equal(claims[0].claim.timeout_ms, 5000);
     struct task *t = win(f, &claims[0], "orders", 0);
-    answer(f, t, VERDICT_SUCCESS, &finish);
+    answer_send(f, t, VERDICT_SUCCESS, &finish);
     assert_int_equal(finish.finish.kind, FINISH_SUCCESS);
     assert_int_equal(finish.finish.attempt, 1);
     finished(f, &finish, FINISH_DONE);
@@ -224,15 +43,15 @@ static void test_moved_earlier_and_early_claim(void **state)
     hint(f, "orders", 4, 1, T0 + 500);
     hint(f, "orders", 4, 1, T0 + 1900); /* later news does not make it late */
     tick_at(f, T0 + 500);
-    assert_int_equal(take(f, ACTION_CLAIM, claims, 8), 1);
+    assert_int_equal(take_actions(f, ACTION_CLAIM, claims, 8), 1);
     struct claim_item item = claims[0].claim;
     item.result = CLAIM_NOT_DUE;
     item.next_attempt_time = T0 + 1900;
     sched_claimed(f->s, f->now, 0, &item, &f->a);
     tick_at(f, T0 + 1899);
-    assert_int_equal(take(f, ACTION_CLAIM, claims, 8), 0);
+    assert_int_equal(take_actions(f, ACTION_CLAIM, claims, 8), 0);
     tick_at(f, T0 + 1900);
-    assert_int_equal(take(f, ACTION_CLAIM, claims, 8), 1);
+    assert_int_equal(take_actions(f, ACTION_CLAIM, claims, 8), 1);
 }
 
 static void test_urgent_lane_first(void **state)
@@ -245,7 +64,7 @@ static void test_urgent_lane_first(void **state)
         hint(f, "orders", 9, id, T0);
     hint(f, "orders", 0, 99, T0);
     tick_at(f, T0);
-    assert_int_equal(take(f, ACTION_CLAIM, claims, 16), 7);
+    assert_int_equal(take_actions(f, ACTION_CLAIM, claims, 16), 7);
     assert_int_equal(claims[0].claim.id, 99);
 }
 
@@ -258,13 +77,29 @@ static void test_retries_keep_to_their_slots(void **state)
     for (int64_t id = 1; id <= 10; id++)
         hint(f, "orders", 14, id, T0);
     tick_at(f, T0);
-    assert_int_equal(take(f, ACTION_CLAIM, claims, 16), 2); /* a quarter of 8 */
+    assert_int_equal(take_actions(f, ACTION_CLAIM, claims, 16), 2); /* a quarter of 8 */
     for (int64_t id = 101; id <= 110; id++)
         hint(f, "orders", 4, id, T0);
     tick_at(f, T0);
-    assert_int_equal(take(f, ACTION_CLAIM, claims, 16), 6);
+    assert_int_equal(take_actions(f, ACTION_CLAIM, claims, 16), 6);
     for (size_t i = 0; i < 6; i++)
         assert_true(claims[i].claim.id > 100);
+}
+
+/* As many requests, each with so many tasks. */
+static void test_slots_in_batch_mode(void **state)
+{
+    struct fixture *f = *state;
+    struct action claims[64];
+
+    answer_scans(f, NULL, 0, 4);
+    f->services[0].delivery = DELIVERY_BATCH;
+    f->services[0].batch_size = 2;
+    set_services(f);
+    for (int64_t id = 1; id <= 20; id++)
+        hint(f, "orders", 4, id, T0);
+    tick_at(f, T0);
+    assert_int_equal(take_actions(f, ACTION_CLAIM, claims, 64), 16); /* 8 times 2 */
 }
 
 static void test_store_away(void **state)
@@ -276,9 +111,9 @@ static void test_store_away(void **state)
     answer_scans(f, NULL, 0, 4);
     hint(f, "orders", 4, 1, T0);
     tick_at(f, T0);
-    assert_int_equal(take(f, ACTION_CLAIM, claims, 8), 1);
+    assert_int_equal(take_actions(f, ACTION_CLAIM, claims, 8), 1);
     struct task *t = win(f, &claims[0], "orders", 0);
-    answer(f, t, VERDICT_SUCCESS, &finish);
+    answer_send(f, t, VERDICT_SUCCESS, &finish);
     sched_finished(f->s, f->now, ERR_UNAVAILABLE, &finish.finish, &f->a);
     sched_store_state(f->s, f->now, false);
     tick_at(f, T0 + 30000);
@@ -286,7 +121,7 @@ static void test_store_away(void **state)
     assert_false(sched_is_idle(f->s));
     sched_store_state(f->s, f->now, true);
     tick_at(f, T0 + 40000);
-    assert_int_equal(take(f, ACTION_FINISH, &finish, 1), 1);
+    assert_int_equal(take_actions(f, ACTION_FINISH, &finish, 1), 1);
     assert_int_equal(finish.finish.kind, FINISH_SUCCESS);
     finished(f, &finish, FINISH_DONE);
     assert_true(sched_is_idle(f->s));
@@ -316,14 +151,14 @@ static void test_ghosts(void **state)
     };
 
     answer_scans(f, rows, 2, 4);
-    assert_int_equal(take(f, ACTION_FINISH, finish, 4), 1); /* the own orphan, at once */
+    assert_int_equal(take_actions(f, ACTION_FINISH, finish, 4), 1); /* the own orphan, at once */
     assert_int_equal(finish[0].finish.id, 2);
     assert_int_equal(finish[0].finish.kind, FINISH_FAIL);
     assert_true(finish[0].finish.alert);
     assert_false(finish[0].finish.past_deadline);
     finished(f, &finish[0], FINISH_DONE);
     tick_at(f, T0 + 900);
-    assert_int_equal(take(f, ACTION_FINISH, finish, 4), 1);
+    assert_int_equal(take_actions(f, ACTION_FINISH, finish, 4), 1);
     assert_int_equal(finish[0].finish.id, 1);
     assert_int_equal(finish[0].finish.kind, FINISH_RETRY);
     assert_int_equal(finish[0].finish.retry_count, 1);
@@ -341,13 +176,13 @@ static void test_stop_gives_back(void **state)
     hint(f, "orders", 4, 1, T0);
     hint(f, "orders", 4, 2, T0 + 1000);
     tick_at(f, T0);
-    assert_int_equal(take(f, ACTION_CLAIM, claims, 8), 1);
+    assert_int_equal(take_actions(f, ACTION_CLAIM, claims, 8), 1);
     sched_stop(f->s, f->now, &f->a);
     struct claim_item item = claims[0].claim;
     item.result = CLAIM_WON;
     item.task = claimed_task(1, "orders", 1, 0);
     sched_claimed(f->s, f->now, 0, &item, &f->a);
-    assert_int_equal(take(f, ACTION_FINISH, finish, 4), 1);
+    assert_int_equal(take_actions(f, ACTION_FINISH, finish, 4), 1);
     assert_int_equal(finish[0].finish.kind, FINISH_PUT_BACK);
     assert_int_equal(finish[0].finish.retry_count, 0);
     finished(f, &finish[0], FINISH_DONE);
@@ -378,8 +213,9 @@ static void test_pause_and_resume(void **state)
     };
     tick_at(f, T0 + 2000);
     assert_true(answer_scans(f, rows, 2, 4) > 0);
-    assert_int_equal(take(f, ACTION_CLAIM, claims, 8), 0);
-    assert_int_equal(take(f, ACTION_FINISH, claims, 8), 1); /* a ghost is rescued all the same */
+    assert_int_equal(take_actions(f, ACTION_CLAIM, claims, 8), 0);
+    assert_int_equal(take_actions(f, ACTION_FINISH, claims, 8),
+                     1); /* a ghost is rescued all the same */
     assert_int_equal(claims[0].finish.id, 2);
     finished(f, &claims[0], FINISH_DONE);
     sched_explain(f->s, f->now, STR("orders"), 0, 1, T0 + 10, &e);
@@ -389,7 +225,7 @@ static void test_pause_and_resume(void **state)
     struct scan_row row = {
         .id = 1, .next_attempt_time = T0 + 10, .status = TASK_PENDING, .priority = 5};
     assert_true(answer_scans(f, &row, 1, 4) > 0);
-    assert_int_equal(take(f, ACTION_CLAIM, claims, 8), 1);
+    assert_int_equal(take_actions(f, ACTION_CLAIM, claims, 8), 1);
 }
 
 /* A batch of claims that the store did not take is one failure, not one for each item. */
@@ -402,13 +238,13 @@ static void test_one_pause_for_a_batch(void **state)
     for (int64_t id = 1; id <= 8; id++)
         hint(f, "orders", 4, id, T0);
     tick_at(f, T0);
-    size_t n = take(f, ACTION_CLAIM, claims, 16);
+    size_t n = take_actions(f, ACTION_CLAIM, claims, 16);
     assert_int_equal(n, 8);
     for (size_t i = 0; i < n; i++)
         sched_claimed(f->s, f->now, ERR_BUSY, &claims[i].claim, &f->a);
     assert_true(sched_next_wakeup(f->s) <= T0 + 100);
     tick_at(f, T0 + 100);
-    assert_int_equal(take(f, ACTION_CLAIM, claims, 16), 8);
+    assert_int_equal(take_actions(f, ACTION_CLAIM, claims, 16), 8);
 }
 
 /* Backlogs of one service leave room in max_tracked (1,000) for another's due task. */
@@ -456,7 +292,7 @@ static void test_slow_service_leaves_room(void **state)
         hint(f, "orders", 4, id, T0);
     hint(f, "other", 4, 500, T0);
     tick_at(f, T0);
-    size_t n = take(f, ACTION_CLAIM, claims, 64);
+    size_t n = take_actions(f, ACTION_CLAIM, claims, 64);
     bool other = false;
     for (size_t i = 0; i < n; i++)
         other |= claims[i].claim.id == 500;
@@ -476,10 +312,10 @@ static void test_backlog_in_pieces(void **state)
         rows[i] = (struct scan_row){
             .id = i + 1, .next_attempt_time = T0 - 1000, .status = TASK_PENDING, .priority = 5};
     assert_true(answer_scans(f, rows, 20, 4) > 0);
-    assert_int_equal(take(f, ACTION_CLAIM, claims, 64), 8);
+    assert_int_equal(take_actions(f, ACTION_CLAIM, claims, 64), 8);
     sched_stats(f->s, &stats);
     assert_int_equal(stats.n_tracked, 20);
-    assert_int_equal(take(f, ACTION_SCAN, claims, 64), 0); /* 12 wait: no room for more */
+    assert_int_equal(take_actions(f, ACTION_SCAN, claims, 64), 0); /* 12 wait: no room for more */
     for (size_t i = 0; i < 8; i++) {
         struct claim_item item = claims[i].claim;
         item.result = CLAIM_LOST;
@@ -487,7 +323,7 @@ static void test_backlog_in_pieces(void **state)
     }
     tick_at(f, T0);
     struct action scans[8];
-    assert_int_equal(take(f, ACTION_SCAN, scans, 8), 1);
+    assert_int_equal(take_actions(f, ACTION_SCAN, scans, 8), 1);
     assert_int_equal(scans[0].scan.from_time, T0 - 1000);
     assert_int_equal(scans[0].scan.from_id, 20);
 }
@@ -504,12 +340,12 @@ static void test_refused_rows(void **state)
     hint(f, "orders", 4, 1, T0);
     hint(f, "orders", 4, 2, T0);
     tick_at(f, T0);
-    assert_int_equal(take(f, ACTION_CLAIM, claims, 8), 2);
+    assert_int_equal(take_actions(f, ACTION_CLAIM, claims, 8), 2);
     struct claim_item item = claims[0].claim;
     item.result = CLAIM_FAILED;
     sched_claimed(f->s, f->now, 0, &item, &f->a);
     struct task *t = win(f, &claims[1], "orders", 0);
-    answer(f, t, VERDICT_SUCCESS, &finish);
+    answer_send(f, t, VERDICT_SUCCESS, &finish);
     finished(f, &finish, FINISH_FAILED);
     sched_check(f->s);
     assert_true(sched_is_idle(f->s));
@@ -517,7 +353,7 @@ static void test_refused_rows(void **state)
     assert_int_equal(stats.n_tracked, 0);
     hint(f, "orders", 4, 3, T0);
     tick_at(f, T0);
-    assert_int_equal(take(f, ACTION_CLAIM, claims, 8), 1); /* no pause */
+    assert_int_equal(take_actions(f, ACTION_CLAIM, claims, 8), 1); /* no pause */
     item = claims[0].claim;
     item.result = CLAIM_LOST;
     sched_claimed(f->s, f->now, 0, &item, &f->a);
@@ -556,11 +392,11 @@ static void test_members_lose_and_gain(void **state)
     assert_int_equal(owned_shards(f), 0);
     assert_null(sched_owner(f->s, STR("orders"), 0).p);
     tick_at(f, T0 + 2000);
-    assert_int_equal(take(f, ACTION_CLAIM, scans, 64), 0);
-    assert_int_equal(take(f, ACTION_SCAN, scans, 64), 0);
+    assert_int_equal(take_actions(f, ACTION_CLAIM, scans, 64), 0);
+    assert_int_equal(take_actions(f, ACTION_SCAN, scans, 64), 0);
 
     set_members(f, &self, 1);
-    n = take(f, ACTION_SCAN, scans, 64);
+    n = take_actions(f, ACTION_SCAN, scans, 64);
     assert_int_equal(n, 2); /* first attempts and retries */
     for (size_t i = 0; i < n; i++)
         assert_true(scans[i].scan.from_time == WALL_NONE);
@@ -591,35 +427,40 @@ static void test_claims_outlive_ownership(void **state)
     answer_scans(f, NULL, 0, 4);
     hint(f, "orders", 4, 1, T0);
     tick_at(f, T0);
-    assert_int_equal(take(f, ACTION_CLAIM, claims, 4), 1);
+    assert_int_equal(take_actions(f, ACTION_CLAIM, claims, 4), 1);
     set_members(f, &other, 1);
     claims[0].claim.result = CLAIM_WON;
     claims[0].claim.task = claimed_task(1, "orders", 1, 0);
     sched_claimed(f->s, f->now, 0, &claims[0].claim, &f->a);
-    assert_int_equal(take(f, ACTION_SEND, claims, 4), 1);
+    assert_int_equal(take_actions(f, ACTION_SEND, claims, 4), 1);
     task_free(claims[0].send.task);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_members_lose_and_gain, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_hints_of_others, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_claims_outlive_ownership, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_life, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_moved_earlier_and_early_claim, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_urgent_lane_first, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_retries_keep_to_their_slots, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_store_away, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_ghosts, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_stop_gives_back, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_pause_and_resume, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_one_pause_for_a_batch, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_backlog_leaves_room_in_memory, setup_small, teardown),
+        cmocka_unit_test_setup_teardown(test_members_lose_and_gain, sched_setup, sched_teardown),
+        cmocka_unit_test_setup_teardown(test_hints_of_others, sched_setup, sched_teardown),
+        cmocka_unit_test_setup_teardown(test_claims_outlive_ownership, sched_setup, sched_teardown),
+        cmocka_unit_test_setup_teardown(test_life, sched_setup, sched_teardown),
+        cmocka_unit_test_setup_teardown(test_moved_earlier_and_early_claim, sched_setup,
+                                        sched_teardown),
+        cmocka_unit_test_setup_teardown(test_urgent_lane_first, sched_setup, sched_teardown),
+        cmocka_unit_test_setup_teardown(test_retries_keep_to_their_slots, sched_setup,
+                                        sched_teardown),
+        cmocka_unit_test_setup_teardown(test_slots_in_batch_mode, sched_setup, sched_teardown),
+        cmocka_unit_test_setup_teardown(test_store_away, sched_setup, sched_teardown),
+        cmocka_unit_test_setup_teardown(test_ghosts, sched_setup, sched_teardown),
+        cmocka_unit_test_setup_teardown(test_stop_gives_back, sched_setup, sched_teardown),
+        cmocka_unit_test_setup_teardown(test_pause_and_resume, sched_setup, sched_teardown),
+        cmocka_unit_test_setup_teardown(test_one_pause_for_a_batch, sched_setup, sched_teardown),
+        cmocka_unit_test_setup_teardown(test_backlog_leaves_room_in_memory, sched_setup_small,
+                                        sched_teardown),
         cmocka_unit_test(test_fence),
-        cmocka_unit_test_setup_teardown(test_slow_service_leaves_room, setup_small, teardown),
-        cmocka_unit_test_setup_teardown(test_backlog_in_pieces, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_refused_rows, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_slow_service_leaves_room, sched_setup_small,
+                                        sched_teardown),
+        cmocka_unit_test_setup_teardown(test_backlog_in_pieces, sched_setup, sched_teardown),
+        cmocka_unit_test_setup_teardown(test_refused_rows, sched_setup, sched_teardown),
     };
 
     return cmocka_run_group_tests_name("sched", tests, NULL, NULL);

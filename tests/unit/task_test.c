@@ -266,6 +266,34 @@ static void test_envelope(void **state)
     buf_fini(&b);
 }
 
+/* As alone, but for one member more. */
+static void test_envelopes(void **state)
+{
+    (void)state;
+    struct task tasks[3] = {finished(), finished(), finished()};
+    struct envelopes e;
+
+    tasks[1].execute_time = T0 - 86400000;
+    tasks[1].payload = (struct str){0};
+    tasks[2].biz_uuid = STR("another");
+    tasks[2].attempt = 1;
+    tasks[2].retry_count = 0;
+    envelopes_init(&e, &tasks[0], T0 + 20, T0 + 60020);
+    for (size_t i = 0; i < 3; i++) {
+        struct buf alone = BUF_INIT;
+        struct buf b = BUF_INIT;
+
+        task_put_envelope(&alone, &tasks[i], T0 + 20, T0 + 60020);
+        alone.len--;
+        buf_addz(&alone, ",\"traceparent\":\"00-x-1-01\"}");
+        envelopes_put(&e, &b, &tasks[i], STR("00-x-1-01"));
+        assert_true(buf_ok(&b) && str_eq(buf_str(&b), buf_str(&alone)));
+        buf_fini(&alone);
+        buf_fini(&b);
+    }
+    envelopes_fini(&e);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -280,6 +308,7 @@ int main(void)
         cmocka_unit_test(test_record_takes_more_members),
         cmocka_unit_test(test_attempt_records),
         cmocka_unit_test(test_envelope),
+        cmocka_unit_test(test_envelopes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

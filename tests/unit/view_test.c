@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which witness counts at what time, who may own by it, and who disagrees. */
+/* Which witness counts at what time, and who the members are by it. */
 #include "node/core/view.h"
 
 #include <setjmp.h>
@@ -41,16 +41,15 @@ static void assert_at(const struct view *v, mono_ms now, enum view_source source
 static void test_nobody_before_a_reading(void **state)
 {
     struct view v;
-    struct str names[VIEW_MEMBERS_MAX];
+    struct member list[VIEW_MEMBERS_MAX];
 
     (void)state;
     view_init(&v, TTL);
     assert_at(&v, 0, VIEW_NONE, INT64_MAX);
     assert_at(&v, INT64_MAX, VIEW_NONE, INT64_MAX);
-    assert_int_equal(view_owners(&v, VIEW_NONE, names), 0);
-    assert_int_equal(view_owners(&v, VIEW_ETCD, names), 0);
+    assert_int_equal(view_members(&v, VIEW_NONE, 0, list), 0);
+    assert_int_equal(view_members(&v, VIEW_ETCD, 0, list), 0);
     assert_null(view_find(&v, VIEW_ETCD, STR("a")));
-    assert_null(view_disagrees(&v, VIEW_NONE, STR("a")));
     view_fini(&v);
 }
 
@@ -133,14 +132,17 @@ static void test_until_is_exact(void **state)
 static void test_events_keep_the_age(void **state)
 {
     struct view v;
-    struct str names[VIEW_MEMBERS_MAX];
-    struct member both[] = {member("a", MEMBER_ACTIVE), member("b", MEMBER_ACTIVE)};
+    struct member list[VIEW_MEMBERS_MAX];
+    struct member both[] = {member("b", MEMBER_ACTIVE), member("a", MEMBER_ACTIVE)};
 
     (void)state;
     view_init(&v, TTL);
     read_one(&v, VIEW_ETCD, 1000, "a");
     assert_int_equal(view_read(&v, VIEW_ETCD, 1000, both, 2), 0);
-    assert_int_equal(view_owners(&v, VIEW_ETCD, names), 2);
+    memset(both, 0, sizeof(both)); /* copied */
+    assert_int_equal(view_members(&v, VIEW_ETCD, 1000, list), 2);
+    assert_string_equal(list[0].name, "a");
+    assert_string_equal(list[1].name, "b");
     assert_at(&v, 1000 + TTL + 1, VIEW_NONE, INT64_MAX);
     view_fini(&v);
 }
@@ -149,7 +151,7 @@ static void test_events_keep_the_age(void **state)
 static void test_an_empty_list_counts(void **state)
 {
     struct view v;
-    struct str names[VIEW_MEMBERS_MAX];
+    struct member list[VIEW_MEMBERS_MAX];
 
     (void)state;
     view_init(&v, TTL);
@@ -157,50 +159,57 @@ static void test_an_empty_list_counts(void **state)
     read_one(&v, VIEW_ETCD, 1000, "e");
     assert_int_equal(view_read(&v, VIEW_ETCD, 2000, NULL, 0), 0);
     assert_at(&v, 2000, VIEW_ETCD, 2000 + TTL + 1);
-    assert_int_equal(view_owners(&v, VIEW_ETCD, names), 0);
-    assert_int_equal(view_owners(&v, VIEW_ROWS, names), 1);
+    assert_int_equal(view_members(&v, VIEW_ETCD, 2000, list), 0);
+    assert_int_equal(view_members(&v, VIEW_ROWS, 2000, list), 1);
     view_fini(&v);
 }
 
-static void test_owners(void **state)
+static void test_who_may_own(void **state)
 {
-    struct view v;
-    struct str names[VIEW_MEMBERS_MAX];
-    struct member list[] = {member("d", MEMBER_ACTIVE),   member("joining", MEMBER_JOINING),
-                            member("b", MEMBER_ACTIVE),   member("draining", MEMBER_DRAINING),
-                            member("new", MEMBER_ACTIVE), member("left", MEMBER_LEFT),
-                            member("c", MEMBER_ACTIVE)};
+    struct member m = member("a", MEMBER_ACTIVE);
 
     (void)state;
-    list[4].hash_version++;
-    view_init(&v, TTL);
-    assert_int_equal(view_read(&v, VIEW_ETCD, 0, list, 7), 0);
-    memset(list, 0, sizeof(list)); /* copied */
-    assert_int_equal(view_owners(&v, VIEW_ETCD, names), 3);
-    assert_true(str_eqz(names[0], "b") && str_eqz(names[1], "c") && str_eqz(names[2], "d"));
-    view_fini(&v);
+    for (enum member_state s = MEMBER_JOINING; s < MEMBER_N_STATES; s++) {
+        m.state = s;
+        assert_int_equal(view_may_own(&m), s == MEMBER_ACTIVE);
+    }
+    m.state = MEMBER_ACTIVE;
+    m.hash_version++;
+    assert_false(view_may_own(&m));
 }
 
-static void test_disagreement(void **state)
+/* What etcd and the row say of one member, and what it is. */
+static enum member_state both_say(enum member_state key, int64_t epoch, enum member_state in_row,
+                                  int64_t row_epoch, mono_ms row_age)
 {
     struct view v;
-    struct member list[] = {member("a", MEMBER_ACTIVE), member("b", MEMBER_ACTIVE),
-                            member("c", MEMBER_DRAINING)};
+    struct member m = member("m", key);
+    struct member list[VIEW_MEMBERS_MAX];
+    struct member rows[] = {member("another", MEMBER_DRAINING), member("m", in_row)};
 
-    (void)state;
+    m.epoch = epoch;
+    rows[1].epoch = row_epoch;
     view_init(&v, TTL);
-    assert_int_equal(view_read(&v, VIEW_ETCD, 0, list, 3), 0);
-    assert_null(view_disagrees(&v, VIEW_ETCD, STR("a")));
-    list[2].hash_version = OWNERSHIP_HASH_VERSION + 1; /* owns nothing */
-    assert_int_equal(view_read(&v, VIEW_ETCD, 0, list, 3), 0);
-    assert_null(view_disagrees(&v, VIEW_ETCD, STR("a")));
-    list[1].hash_version = OWNERSHIP_HASH_VERSION - 1;
-    assert_int_equal(view_read(&v, VIEW_ETCD, 0, list, 3), 0);
-    assert_non_null(view_disagrees(&v, VIEW_ETCD, STR("a")));
-    assert_string_equal(view_disagrees(&v, VIEW_ETCD, STR("a"))->name, "b");
-    assert_null(view_disagrees(&v, VIEW_ETCD, STR("b"))); /* itself, before its restart */
-    assert_null(view_disagrees(&v, VIEW_ROWS, STR("a"))); /* the other witness */
+    assert_int_equal(view_read(&v, VIEW_ETCD, TTL, &m, 1), 0);
+    assert_int_equal(view_read(&v, VIEW_ROWS, TTL - row_age, rows, 2), 0);
+    assert_int_equal(view_members(&v, VIEW_ETCD, TTL, list), 1);
     view_fini(&v);
+    return list[0].state;
+}
+
+/* etcd may have no room for what a member says of itself. */
+static void test_a_row_says_that_a_member_has_given_up(void **state)
+{
+    (void)state;
+    for (enum member_state key = MEMBER_JOINING; key < MEMBER_N_STATES; key++) {
+        assert_int_equal(both_say(key, 5, MEMBER_DRAINING, 5, 0), MEMBER_DRAINING);
+        assert_int_equal(both_say(key, 5, MEMBER_DRAINING, 6, TTL), MEMBER_DRAINING);
+        assert_int_equal(both_say(key, 5, MEMBER_LEFT, 5, 0), MEMBER_LEFT);
+        assert_int_equal(both_say(key, 5, MEMBER_DRAINING, 4, 0), key); /* an earlier process */
+        assert_int_equal(both_say(key, 5, MEMBER_LEFT, 5, TTL + 1), key);
+        assert_int_equal(both_say(key, 5, MEMBER_ACTIVE, 6, 0), key); /* never more by a row */
+        assert_int_equal(both_say(key, 5, MEMBER_JOINING, 5, 0), key);
+    }
 }
 
 static void test_find(void **state)
@@ -225,7 +234,7 @@ static void test_find(void **state)
 static void test_more_than_the_most(void **state)
 {
     static struct member list[VIEW_MEMBERS_MAX + 10];
-    static struct str names[VIEW_MEMBERS_MAX];
+    static struct member shown[VIEW_MEMBERS_MAX];
     const size_t n = sizeof(list) / sizeof(list[0]);
     struct view v;
     char name[16];
@@ -237,8 +246,9 @@ static void test_more_than_the_most(void **state)
     }
     view_init(&v, TTL);
     assert_int_equal(view_read(&v, VIEW_ROWS, 0, list, n), 0);
-    assert_int_equal(view_owners(&v, VIEW_ROWS, names), VIEW_MEMBERS_MAX);
-    assert_true(str_eqz(names[0], "n000"));
+    assert_int_equal(view_members(&v, VIEW_ROWS, 0, shown), VIEW_MEMBERS_MAX);
+    assert_int_equal(v.lists[VIEW_ROWS].n_cut, 10);
+    assert_string_equal(shown[0].name, "n000");
     (void)snprintf(name, sizeof(name), "n%03d", VIEW_MEMBERS_MAX - 1);
     assert_non_null(view_find(&v, VIEW_ROWS, str_from(name)));
     (void)snprintf(name, sizeof(name), "n%03d", VIEW_MEMBERS_MAX);
@@ -256,8 +266,8 @@ int main(void)
         cmocka_unit_test(test_until_is_exact),
         cmocka_unit_test(test_events_keep_the_age),
         cmocka_unit_test(test_an_empty_list_counts),
-        cmocka_unit_test(test_owners),
-        cmocka_unit_test(test_disagreement),
+        cmocka_unit_test(test_who_may_own),
+        cmocka_unit_test(test_a_row_says_that_a_member_has_given_up),
         cmocka_unit_test(test_find),
         cmocka_unit_test(test_more_than_the_most),
     };

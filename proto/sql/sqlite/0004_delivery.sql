@@ -1,0 +1,4 @@
+-- How due tasks reach a service: push, batch or pull. The two figures are 0 where it is not batch.
+ALTER TABLE job_service ADD COLUMN delivery TEXT NOT NULL DEFAULT 'push';
+ALTER TABLE job_service ADD COLUMN batch_size INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE job_service ADD COLUMN batch_wait_ms INTEGER NOT NULL DEFAULT 0;
