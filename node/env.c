@@ -196,13 +196,14 @@ static bool env_drain(void *ctx, bool drain)
     return ask(ctx, drain ? ASK_DRAIN : ASK_RESUME, NULL);
 }
 
-static bool env_is_member(void *ctx, struct str stamp, struct str signature, struct str body)
+static bool env_is_member(void *ctx, struct str path, struct str stamp, struct str signature,
+                          struct str body)
 {
     struct node *n = ctx;
     mono_ms now = clock_mono();
     mono_ms told_at = atomic_load(&n->refused_at);
 
-    if (forward_verify(n->cfg, stamp, signature, body, store_clock_now(&n->clock)))
+    if (forward_verify(n->cfg, path, stamp, signature, body, store_clock_now(&n->clock)))
         return true;
     if (n->cfg->cluster_secret && (!told_at || now - told_at > REFUSED_LINE_MS) &&
         atomic_compare_exchange_strong(&n->refused_at, &told_at, now))

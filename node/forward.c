@@ -17,7 +17,7 @@
 
 #define FORWARD_TIMEOUT_MS 2000
 #define FORWARD_STAMP_TOLERANCE_S 60
-#define FORWARD_ID STR("hints")
+#define FORWARD_ID_MAX (MEMBER_NAME_MAX + 64)
 
 struct peer {
     struct dispatch_request request; /* first: on_done gets it */
@@ -146,16 +146,30 @@ static void on_done(struct dispatch_request *r)
         peer_send(p);
 }
 
-int forward_url(struct node *n, struct buf *dst, const char *address, const char *path,
-                struct str body)
+/* What was meant for one member and one path is good for no other. */
+static int sign_call(const struct config *cfg, struct str name, struct str path, int64_t stamp,
+                     struct str body, char ret[SIGN_TEXT_MAX])
+{
+    char id[FORWARD_ID_MAX];
+    int len = snprintf(id, sizeof(id), STR_FMT STR_FMT, STR_ARG(name), STR_ARG(path));
+
+    if (len < 0 || (size_t)len >= sizeof(id))
+        return ERR_INVALID;
+    return sign_webhook(str_from(cfg->cluster_secret), str_from(id), stamp, body, ret);
+}
+
+int forward_url(struct node *n, struct buf *dst, struct str name, const char *path, struct str body)
 {
     char signature[SIGN_TEXT_MAX];
     int64_t stamp = store_clock_now(&n->clock) / 1000;
+    const char *address = members_address(n->members, name);
     int rc;
 
     if (!n->cfg->cluster_secret)
         return ERR_INVALID;
-    rc = sign_webhook(str_from(n->cfg->cluster_secret), FORWARD_ID, stamp, body, signature);
+    if (!address)
+        return ERR_NOT_FOUND;
+    rc = sign_call(n->cfg, name, str_from(path), stamp, body, signature);
     if (rc)
         return rc;
     buf_clear(dst);
@@ -170,7 +184,6 @@ static void peer_send(struct peer *p)
     static const char *const headers[] = {"Content-Type: application/json",
                                           "User-Agent: JobFlow/" JF_VERSION};
     struct node *n = p->forward->node;
-    const char *address = members_address(n->members, str_from(p->name));
     struct err err;
     bool ok;
 
@@ -178,8 +191,8 @@ static void peer_send(struct peer *p)
     buf_addz(&p->body, "{\"hints\":[");
     buf_adds(&p->body, buf_str(&p->waiting));
     buf_addz(&p->body, p->services ? "],\"services\":true}" : "]}");
-    ok = address && buf_ok(&p->waiting) && buf_ok(&p->body) &&
-         !forward_url(n, &p->url, address, "/internal/hints", buf_str(&p->body));
+    ok = buf_ok(&p->waiting) && buf_ok(&p->body) &&
+         !forward_url(n, &p->url, str_from(p->name), "/internal/hints", buf_str(&p->body));
     buf_clear(&p->waiting);
     p->n_waiting = 0;
     p->services = false;
@@ -220,8 +233,8 @@ static bool same_text(struct str a, const char *b)
     return !differs;
 }
 
-bool forward_verify(const struct config *cfg, struct str stamp, struct str signature,
-                    struct str body, wall_ms now)
+bool forward_verify(const struct config *cfg, struct str path, struct str stamp,
+                    struct str signature, struct str body, wall_ms now)
 {
     char wanted[SIGN_TEXT_MAX];
     int64_t at;
@@ -229,6 +242,6 @@ bool forward_verify(const struct config *cfg, struct str stamp, struct str signa
     if (!cfg->cluster_secret || !str_to_i64(stamp, &at) ||
         at < now / 1000 - FORWARD_STAMP_TOLERANCE_S || at > now / 1000 + FORWARD_STAMP_TOLERANCE_S)
         return false;
-    return !sign_webhook(str_from(cfg->cluster_secret), FORWARD_ID, at, body, wanted) &&
+    return !sign_call(cfg, str_from(cfg->node_name), path, at, body, wanted) &&
            same_text(signature, wanted);
 }

@@ -19,13 +19,15 @@ void forward_add(struct forward *f, const struct hint *hint); /* copied */
 void forward_services(struct forward *f);
 void forward_flush(struct forward *f); /* sends what was added, at the end of a batch */
 
-/* Writes, with a NUL, the URL of a call to another member: http://<address><path> with the
- * signature of the body. Errors: ERR_NOMEM, ERR_INVALID (no secret). */
-MUST_CHECK int forward_url(struct node *n, struct buf *dst, const char *address, const char *path,
+/* Writes, with a NUL, the URL of a call to another member: http://<its address><path> with a
+ * signature of its name, the path and the body. Errors: ERR_NOMEM, ERR_INVALID (no secret),
+ * ERR_NOT_FOUND (no such member). */
+MUST_CHECK int forward_url(struct node *n, struct buf *dst, struct str name, const char *path,
                            struct str body);
 
-/* Whether a member of the cluster has signed this body within the last minute. From any thread. */
-bool forward_verify(const struct config *cfg, struct str stamp, struct str signature,
-                    struct str body, wall_ms now);
+/* Whether a member of the cluster has signed this body, for this node and this path, within the
+ * last minute. From any thread. */
+bool forward_verify(const struct config *cfg, struct str path, struct str stamp,
+                    struct str signature, struct str body, wall_ms now);
 
 #endif

@@ -76,11 +76,10 @@ static bool call_start(struct peer_call *c, void (*on_done)(struct dispatch_requ
     static const char *const headers[] = {"Content-Type: application/json",
                                           "User-Agent: JobFlow/" JF_VERSION};
     struct node *n = c->pull->leases->node;
-    const char *address = members_address(n->members, str_from(c->owner));
     struct err err;
 
-    if (!address || !buf_ok(&c->body) ||
-        forward_url(n, &c->url, address, "/internal/lease", buf_str(&c->body)))
+    if (!buf_ok(&c->body) ||
+        forward_url(n, &c->url, str_from(c->owner), "/internal/lease", buf_str(&c->body)))
         return false;
     c->request = (struct dispatch_request){.url = c->url.data,
                                            .headers = headers,
@@ -119,13 +118,22 @@ static void back_off(struct owner *o, int64_t ms)
         o->back_at = at;
 }
 
+/* Whoever has got the member's address since would answer otherwise. */
+static bool is_lease_answer(struct str body)
+{
+    const struct str begin = STR("{\"tasks\":[");
+
+    return body.len > begin.len && !memcmp(body.p, begin.p, begin.len);
+}
+
 static void on_claimed(struct dispatch_request *r)
 {
     struct peer_call *c = (struct peer_call *)r;
     struct pull *u = c->pull;
     struct poll *p = c->poll;
     struct owner *o = owner_find(u, c->owner);
-    bool ok = r->answer.http_status == 200 && !r->answer.body_cut;
+    bool ok =
+        r->answer.http_status == 200 && !r->answer.body_cut && is_lease_answer(r->answer.body);
     bool has_tasks = ok && !str_eq(r->answer.body, NO_TASKS);
 
     if (o && c->by_news)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "proto/member.h"
 
+#include <ctype.h>
 #include <string.h>
 
 #include "common/json.h"
@@ -111,6 +112,35 @@ static int read_name(struct reader *r, struct member *m)
     return rc;
 }
 
+/* host:port, [v6]:port. It stands in URLs, so that nothing else may stand in it. */
+static bool is_address(struct str s)
+{
+    const char *colon = s.len ? memrchr(s.p, ':', s.len) : NULL;
+    int64_t port;
+
+    if (!colon || !str_to_i64((struct str){colon + 1, s.len - (size_t)(colon + 1 - s.p)}, &port) ||
+        port < 1 || port > UINT16_MAX)
+        return false;
+    struct str host = {s.p, (size_t)(colon - s.p)};
+    bool v6 = host.len > 2 && host.p[0] == '[' && host.p[host.len - 1] == ']';
+    if (v6)
+        host = (struct str){host.p + 1, host.len - 2};
+    for (size_t i = 0; i < host.len; i++) {
+        if (!isalnum((unsigned char)host.p[i]) && !strchr(v6 ? ":.%" : ".-_", host.p[i]))
+            return false;
+    }
+    return host.len > 0;
+}
+
+static int read_address(struct reader *r, struct member *m)
+{
+    int rc = read_into(r, "address", m->address, sizeof(m->address));
+
+    if (!rc && !is_address(str_from(m->address)))
+        rc = bad_field(r, "address", "host:port");
+    return rc;
+}
+
 static int read_i64(struct reader *r, const char *key, int64_t max, int64_t *ret)
 {
     uint32_t i = json_find(&r->doc, 0, key);
@@ -147,7 +177,7 @@ static int read_all(struct reader *r, struct member *m)
     int rc = read_name(r, m);
 
     if (!rc)
-        rc = read_into(r, "address", m->address, sizeof(m->address));
+        rc = read_address(r, m);
     if (!rc)
         rc = read_state(r, &m->state);
     if (!rc)

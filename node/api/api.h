@@ -89,8 +89,9 @@ struct api_env {
     /* Appends the document of GET /api/cluster, of all services or the one named. Errors:
      * ERR_NOT_FOUND (that service is unknown), ERR_NOMEM. */
     int (*cluster)(void *ctx, struct str service_name, struct buf *dst);
-    /* Whether a member of the cluster has signed this body. */
-    bool (*is_member)(void *ctx, struct str stamp, struct str signature, struct str body);
+    /* Whether a member of the cluster has signed this body for this node and this path. */
+    bool (*is_member)(void *ctx, struct str path, struct str stamp, struct str signature,
+                      struct str body);
     /* Hints of another member, borrowed for the call; `services`: those have changed. False: there
      * are too many. */
     bool (*hints)(void *ctx, const struct hint *hints, size_t n, bool services);

@@ -177,7 +177,7 @@ bool call_is_signed(struct api_call *c)
         if (!dst || !value.p || !uri_decode(value, &c->text, dst))
             return false;
     }
-    return env->is_member(env->ctx, stamp, signature, c->req->body);
+    return env->is_member(env->ctx, c->req->path, stamp, signature, c->req->body);
 }
 
 static void take_hints(struct api_call *c, struct problem *p)

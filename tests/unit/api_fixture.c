@@ -130,9 +130,11 @@ static bool drain(void *ctx, bool drains)
     return atomic_load(&f->is_ready);
 }
 
-static bool is_member(void *ctx, struct str stamp, struct str signature, struct str body)
+static bool is_member(void *ctx, struct str path, struct str stamp, struct str signature,
+                      struct str body)
 {
     (void)ctx;
+    (void)path;
     (void)body;
     return str_eqz(stamp, "7") && str_eqz(signature, "v1,a+/=");
 }

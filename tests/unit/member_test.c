@@ -80,10 +80,13 @@ static void test_round_trip(void **state)
     m.started_at = TIME_MAX;
     memset(m.name, 'n', MEMBER_NAME_MAX);
     memset(m.address, 'a', MEMBER_ADDRESS_MAX);
+    memcpy(m.address + MEMBER_ADDRESS_MAX - 6, ":65535", 6);
     memset(m.version, 'v', MEMBER_VERSION_MAX);
     assert_round_trip(&m);
     m = example();
-    (void)snprintf(m.address, sizeof(m.address), "%s", "[::1]:80 \"\\/\n\xC3\xA9\xF0\x9F\x98\x80");
+    (void)snprintf(m.address, sizeof(m.address), "%s", "[fe80::1%eth0]:80");
+    (void)snprintf(m.version, sizeof(m.version), "%s", " \"\\/\n\xC3\xA9\xF0\x9F\x98\x80");
+    assert_round_trip(&m);
     m.version[0] = '\0';
     m.epoch = 0;
     m.started_at = TIME_MIN;
@@ -147,6 +150,12 @@ static void test_missing_fields(void **state)
 
 static void test_wrong_fields(void **state)
 {
+    static const char *const addresses[] = {
+        "",        ":80",          "host",   "host:",         "host:0", "host:65536",
+        "host:8o", "host:80/x?",   "a/b:80", "user@h:80",     "h:80#",  "h 1:80",
+        "::1:80",  "[::1]:80/x:1", "[]:80",  "h:80\\r\\nX:1",
+    };
+
     (void)state;
     assert_refused("\"node-1\"", "1", "name");
     assert_refused("node-1", "", "name");
@@ -157,6 +166,8 @@ static void test_wrong_fields(void **state)
                    "de",
                    "name");
     assert_refused("\"10.0.0.1:8080\"", "null", "address");
+    for (size_t i = 0; i < sizeof(addresses) / sizeof(addresses[0]); i++)
+        assert_refused("10.0.0.1:8080", addresses[i], "address");
     assert_refused("\"1.2.3\"", "[\"1.2.3\"]", "version");
     assert_refused("\"active\"", "\"ACTIVE\"", "state");
     assert_refused("\"active\"", "1", "state");
