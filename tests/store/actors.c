@@ -31,6 +31,8 @@ bool actor_again(struct actor *a, int rc)
 {
     if (rc != ERR_BUSY && rc != ERR_EXISTS && rc != ERR_TIMEOUT)
         return false;
+    if (rc == ERR_TIMEOUT)
+        nap(); /* some databases do not wait for another transaction's key */
     return a->n_busy++ < MAX_BUSY;
 }
 

@@ -59,6 +59,8 @@ static bool again(struct churn *c, int rc, int *left)
 {
     if ((rc != ERR_BUSY && rc != ERR_EXISTS && rc != ERR_TIMEOUT) || !(*left)--)
         return false;
+    if (rc == ERR_TIMEOUT)
+        nap(); /* some databases do not wait for another transaction's key */
     (void)atomic_fetch_add(&c->n_busy, 1);
     return true;
 }
