@@ -253,7 +253,7 @@ static int configure(struct driver_conn *c, const struct driver_options *opt, st
 {
     static const char settings[] = "PRAGMA journal_mode = WAL;"
                                    "PRAGMA synchronous = FULL;"
-                                   "PRAGMA cache_size = -8192;"
+                                   "PRAGMA cache_size = -1024;"
                                    "PRAGMA temp_store = MEMORY;"
                                    "PRAGMA wal_autocheckpoint = 2000;";
     int rc = sqlite3_busy_timeout(c->db, (int)opt->statement_timeout_ms);
