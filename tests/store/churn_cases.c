@@ -16,7 +16,6 @@
 
 #include "tests/store/rig.h"
 
-#define MAX_BUSY 1000
 #define BOTH_TABLES                                                                                \
     "SELECT count(*) FROM job_delay_task AS l JOIN job_delay_task_history AS h "                   \
     "ON l.biz_uuid = h.biz_uuid OR l.id = h.id"
@@ -55,9 +54,11 @@ static bool check(struct churn *c, int rc, const struct err *err)
     return rc == 0;
 }
 
-static bool again(struct churn *c, int rc, int *left)
+/* For as long as anything may take: with no wait for a key, it takes luck to find ten of them free,
+ * and how often one has to look says nothing. */
+static bool again(struct churn *c, int rc, mono_ms until)
 {
-    if ((rc != ERR_BUSY && rc != ERR_EXISTS && rc != ERR_TIMEOUT) || !(*left)--)
+    if ((rc != ERR_BUSY && rc != ERR_EXISTS && rc != ERR_TIMEOUT) || clock_mono() >= until)
         return false;
     if (rc == ERR_TIMEOUT)
         nap(); /* some databases do not wait for another transaction's key */
@@ -68,10 +69,10 @@ static bool again(struct churn *c, int rc, int *left)
 #define TRY(c, err, expr)                                                                          \
     ({                                                                                             \
         int rc_;                                                                                   \
-        int left_ = MAX_BUSY;                                                                      \
+        mono_ms until_ = clock_mono() + DEADLINE_MS;                                               \
         do {                                                                                       \
             rc_ = (expr);                                                                          \
-        } while (again((c), rc_, &left_));                                                         \
+        } while (again((c), rc_, until_));                                                         \
         check((c), rc_, (err));                                                                    \
     })
 
