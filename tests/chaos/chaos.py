@@ -104,7 +104,7 @@ class Chaos:
             wait_until(lambda: self.left() == "0", WAIT_ENDED, "no task waits any more")
         self.receiver.end()
         self.books = Books(self.cluster.store, self.receiver.log_file, self.order["log"],
-                           self.run.done)
+                           self.run.done, self.cluster.stalls)
 
 
 def the_plan_is_carried_out(c):

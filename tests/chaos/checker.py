@@ -4,11 +4,13 @@ say, and whether it agrees with what is promised."""
 
 import bisect
 import collections
+import itertools
 
-from cluster import SENDING_LIMIT, TTL, read_log
+from cluster import SENDING_LIMIT, TTL, Request, read_log
 
 from plan import SETTLE
 from generator import DOOMED_RETRIES
+from stalls import Stalls
 from lib import check, equal
 
 RECOVERY = TTL + 2          # seconds
@@ -19,7 +21,6 @@ CLOCK = 500                 # milliseconds by which a node may be wrong about th
 ANYBODY = "*"
 FEW = 5                     # examples in a message
 
-Request = collections.namedtuple("Request", "at node service handler trace attempt hash number")
 Submitted = collections.namedtuple(
     "Submitted",
     "key service handler sent answered status trace execute_time wanted hash max_retry")
@@ -52,10 +53,11 @@ def percentile(values, share):
 
 
 class Books:
-    def __init__(self, store, receiver_log, generator_log, done):
+    def __init__(self, store, receiver_log, generator_log, done, stalls):
+        """`stalls`: (time, milliseconds) of the proxies."""
         self.done = sorted(done, key=lambda d: d.begin)
         self.read_clients(generator_log)
-        self.read_services(receiver_log)
+        self.read_services(receiver_log, stalls)
         self.read_tables(store)
         self.quiet = Quiet(self.done)
 
@@ -84,17 +86,18 @@ class Books:
             else:
                 self.unanswered.append(fields[0])
 
-    def read_services(self, path):
+    def read_services(self, path, stalls):
         self.requests = []
         self.answers = {}  # number of the request → (time, status)
-        self.stalls = []   # (time, milliseconds)
+        stalls = list(stalls)
         for kind, *fields in read_log(path):
             if kind == "r":
                 self.requests.append(Request(*fields))
             elif kind == "a":
                 self.answers[fields[1]] = (fields[0], fields[2])
             else:
-                self.stalls.append((fields[0], fields[1] * 1000))
+                stalls.append(fields)
+        self.stalls = Stalls(stalls)
         self.of = collections.defaultdict(list)
         for request in self.requests:
             self.of[request.trace].append(request)
@@ -220,11 +223,12 @@ class Books:
 
     def after_the_rescue(self):
         """Deliveries of attempts that somebody else had ended, unless it was the network that kept
-        them."""
+        them, or the harness."""
         found = []
         for r in self.requests:
             a = self.failed[self.row_of[r.trace].id].get(r.attempt)
-            if a and a.outcome == "ghost" and r.at > a.ended + ON_THE_WAY and not any(
+            if a and a.outcome == "ghost" and \
+                    r.at > a.ended + ON_THE_WAY + self.stalls.within(a.started, r.at) and not any(
                     d.begin <= r.at and a.started <= d.end for d in self.done
                     if d.name.startswith("services")):
                 found.append((r.trace, r.attempt, r.node, r.at - a.ended))
@@ -267,18 +271,21 @@ class Books:
         """Of each kill: (fault, seconds until the last of the dead node's tasks that fell due
         within the TTL was out, number of them)."""
         found = []
+        by_due = sorted((max(task.execute_time, task.answered), task) for task in
+                        self.tasks.values())
         for fault in self.done:
             if "killed" not in fault.seen:
                 continue
             killed = fault.seen["killed"]
             keys = set(map(tuple, fault.seen["owned"]))
             latest, n = killed, 0
-            for task in self.tasks.values():
+            for _, task in itertools.takewhile(
+                    lambda at: at[0] <= killed + TTL * 1000,
+                    itertools.islice(by_due, bisect.bisect_left(by_due, (killed,)), None)):
                 row = self.row_of[task.trace]
-                due = max(task.execute_time, task.answered)
                 requests = self.of.get(task.trace)
                 if ((task.service, row.shard) not in keys or task.key in self.moves or
-                        not requests or not killed <= due <= killed + TTL * 1000 or
+                        not requests or
                         1 in self.failed[row.id] and self.failed[row.id][1].outcome == "ghost"):
                     continue
                 n += 1
@@ -292,14 +299,16 @@ class Books:
                    if d.mixed or d.name not in ("kill -9", "SIGSTOP"))
 
     def rescues(self):
-        """Attempts that nobody ended, as (seconds from claim to rescue, whether disturbed)."""
+        """Attempts that nobody ended, as (seconds from claim to rescue, seconds allowed; None amid
+        other faults)."""
         found = []
         for attempts in self.failed.values():
             for a in attempts.values():
                 if a.outcome == "ghost":
                     until = a.started + (SENDING_LIMIT + RESCUE) * 1000
-                    found.append(((a.ended - a.started) / 1000,
-                                  self.is_disturbed(a.started, until)))
+                    allowed = None if self.is_disturbed(a.started, until) else \
+                        SENDING_LIMIT + RESCUE + self.stalls.within(a.started, a.ended) / 1000
+                    found.append(((a.ended - a.started) / 1000, allowed))
         return found
 
     def nodes_are_replaced(self):
@@ -307,18 +316,14 @@ class Books:
         measured = [r for r in self.recoveries() if not r[0].mixed]
         check(measured, "no kill was measured")
         none([(fault.node, seconds) for fault, seconds, _ in measured
-              if seconds > RECOVERY + self.stall(fault.begin, fault.begin + RECOVERY * 1000)],
+              if seconds > RECOVERY + self.stalls.within(
+                  fault.begin, fault.begin + seconds * 1000) / 1000],
              f"recoveries that took longer than {RECOVERY} s")
         none(self.stuck(), "attempts that nobody rescued")
-        none([seconds for seconds, is_disturbed in self.rescues()
-              if not is_disturbed and seconds > SENDING_LIMIT + RESCUE],
+        none([seconds for seconds, allowed in self.rescues() if allowed and seconds > allowed],
              f"rescues later than {SENDING_LIMIT} + {RESCUE} s")
 
     # ---- Lateness
-
-    def stall(self, begin, end):
-        """Seconds for which the machine kept the receiver waiting at a stretch, at most."""
-        return max((ms for at, ms in self.stalls if begin <= at <= end), default=0) / 1000
 
     def lateness(self):
         """(due, milliseconds, request) of first deliveries of tasks that were known ahead."""
@@ -382,13 +387,13 @@ class Books:
             rows.append((f"recovery of {fault.node}{', amid others' if fault.mixed else ''}",
                          f"{seconds:.1f} s ({n} tasks)"))
         rescues = sorted(seconds for seconds, _ in self.rescues())
-        alone = sum(not is_disturbed for _, is_disturbed in self.rescues())
-        stall = max((ms for _, ms in self.stalls), default=0)
+        alone = sum(allowed is not None for _, allowed in self.rescues())
         rows.append(("rescues",
                      f"{len(rescues)} ({alone} with no other fault), p50 "
                      f"{percentile(rescues, 0.5):.1f}, max {percentile(rescues, 1):.1f} s "
                      "after the claim"))
-        rows.append(("longest stall of the machine", f"{stall:.0f} ms"))
+        rows.append(("stalls of the harness",
+                     f"longest {self.stalls.longest} ms, all together {self.stalls.total} ms"))
         return rows
 
 

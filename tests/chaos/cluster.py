@@ -4,6 +4,7 @@ node and everything it talks to a proxy of its own, so that one node can be cut 
 """
 
 import base64
+import collections
 import contextlib
 import http.client
 import json
@@ -19,6 +20,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "e2e"))
 
 import lib  # noqa: E402
+import stalls  # noqa: E402
 from lib import check, wait_until  # noqa: E402
 from proxy import MysqlWire, PostgresWire, Proxy  # noqa: E402
 
@@ -124,9 +126,8 @@ class Member(lib.Node):
         self.db = Proxy(store.port, WIRES[store.kind])
         self.etcd = [Proxy(port) for port in cluster.etcd.ports] if cluster.etcd else []
         self.services = Proxy(cluster.receiver_port)
-        env = {**ENV, **cluster.env,
-               "JOBFLOW_DELIVERY_URL_TEMPLATE":
-                   f"http://{HOST}:{self.services.port}/{name}/{{service}}"}
+        env = {**ENV, "JOBFLOW_DELIVERY_URL_TEMPLATE":
+                   f"http://{HOST}:{self.services.port}/{name}/{{service}}", **cluster.env}
         super().__init__(cluster.folder, store.url.replace(f":{store.port}/", f":{self.db.port}/"),
                          env, name)
         if self.etcd:
@@ -181,16 +182,20 @@ def fake_clock(offset):
 
 
 class Cluster:
-    """Everything but the receiver, which listens on `receiver_port` wherever it runs."""
+    """Everything but the receiver, which listens on `receiver_port` wherever it runs. `stalls` are
+    those of the proxies, as stalls.watch notes them."""
 
     def __init__(self, kind, folder, receiver_port, n_nodes=3, n_etcd=1, env=None):
         self.folder = folder
+        self.stalls = []
         self.receiver_port = receiver_port
         self.env = env or {}
         self.store = lib.STORES[kind](folder)
         self.etcd = Etcd(folder, n_etcd).start() if n_etcd else None
         self.nodes = [Member(self, f"node-{letter}") for letter in "abcdefgh"[:n_nodes]]
         for node in self.nodes:
+            for proxy in node.proxies():
+                proxy.also(stalls.watch(lambda *stall: self.stalls.append(stall)))
             node.start(ready=False)
         self.wait_all_active(30)
 
@@ -259,6 +264,9 @@ def need_programs(*names):
 
 # ---- The receiver -------------------------------------------------------------------------------
 
+Request = collections.namedtuple("Request", "at node service handler trace attempt hash number")
+
+
 class Services:
     """receiver.py and its log."""
 
@@ -281,6 +289,9 @@ class Services:
         if self.process.poll() is None:
             self.say("end")
             self.process.wait(10)
+
+    def requests(self):
+        return [Request(*fields) for kind, *fields in read_log(self.log_file) if kind == "r"]
 
     def close(self):
         self.process.kill()

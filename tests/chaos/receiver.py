@@ -14,8 +14,8 @@ input sets how it behaves from then on and is answered with "done":
 
 The log has one JSON array a line: ["r", time, node, service, handler, trace, attempt, payload's
 hash, number] for a request that is there whole, ["a", time, number, status] for its answer, and
-["s", time, seconds] when this process itself was kept waiting by the machine. Times are wall-clock
-milliseconds.
+["s", time, milliseconds] when this process itself was kept waiting by the machine. Times are
+wall-clock milliseconds.
 """
 
 import asyncio
@@ -27,16 +27,13 @@ import random
 import signal
 import socket
 import sys
-import time
+
+import stalls
+from stalls import now_ms
 
 HOST = "127.0.0.1"
 LATE = 0.5
-TICK = 0.02
-STALL = 0.1  # seconds: shorter waits are the usual
-
-
-def now_ms():
-    return time.time_ns() // 1_000_000
+FLUSH = 0.05
 
 
 def hash_of(payload):
@@ -145,20 +142,17 @@ class Services:
         finally:
             writer.close()
 
-    async def watch_the_machine(self):
+    async def flush(self):
         while True:
-            before = time.monotonic()
-            await asyncio.sleep(TICK)
-            lag = time.monotonic() - before - TICK
-            if lag > STALL:
-                self.note("s", now_ms(), round(lag, 3))
+            await asyncio.sleep(FLUSH)
             self.log.flush()
 
 
 async def run(port, log, late, node_ports):
     services = Services(port, log, late, node_ports)
     await services.listen()
-    watch = asyncio.ensure_future(services.watch_the_machine())
+    besides = [asyncio.ensure_future(work) for work in (
+        services.flush(), stalls.watch(lambda *stall: services.note("s", *stall)))]
     commands = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
@@ -166,7 +160,8 @@ async def run(port, log, late, node_ports):
     while (mode := (await commands.readline()).decode().strip()) not in ("end", ""):
         await services.set_mode(mode)
         print("done", flush=True)
-    watch.cancel()
+    for work in besides:
+        work.cancel()
     log.close()
     print("done", flush=True)
 

@@ -357,6 +357,12 @@ class Proxy:
             await self.open()
         self.call(change())
 
+    def also(self, coroutine):
+        """Runs it on the proxy's thread until the proxy closes."""
+        async def change():
+            self.tasks.add(asyncio.ensure_future(coroutine))
+        self.call(change())
+
     def close(self):
         async def change():
             if self.listener:
