@@ -132,9 +132,10 @@ struct entry *entry_add(struct sched *s, struct lane *l, int64_t id, int32_t att
     if (!has_room(s, l)) {
         struct cursor before = {next_attempt_time, id - 1};
 
-        if (before.time < l->cursor.time ||
-            (before.time == l->cursor.time && before.id < l->cursor.id))
+        if (cursor_before(before, l->cursor))
             l->cursor = before;
+        if (cursor_before(before, l->missed))
+            l->missed = before;
         l->truncated = true;
         return NULL;
     }

@@ -11,6 +11,7 @@
 
 #define SCHED_SCAN_KEYS 256      /* lanes in one scan statement */
 #define SCHED_SCAN_ROWS 50000    /* rows that one scan may bring */
+#define SCHED_LANE_ROWS 5000     /* of them, for one lane */
 #define SCHED_QUANTUM 8          /* claims a service may start before the next one's turn */
 #define SCHED_RETRY_SHARE 4      /* retries own one of so many slots of a service */
 #define SCHED_STORE_PAUSE_MS 100 /* after claims or a finish that the store did not take */
@@ -69,6 +70,7 @@ struct lane {
     struct heap_node scan; /* first; in `scans` unless paused, reading or stopped */
     struct svc *svc;
     struct cursor cursor; /* everything up to here was read once */
+    struct cursor missed; /* while reading: where the first stands for which there was no room */
     wall_ms full_at;      /* when to read from the start again */
     wall_ms due_at;       /* when the next regular scan is due */
     uint32_t n_tracked;   /* WAITING and READY */
@@ -152,6 +154,10 @@ uint32_t sched_in_flight(const struct sched *s);
 static inline bool is_queued(enum track t)
 {
     return t == TRACK_WAITING || t == TRACK_READY;
+}
+static inline bool cursor_before(struct cursor a, struct cursor b)
+{
+    return a.time < b.time || (a.time == b.time && a.id < b.id);
 }
 static inline struct entry *sched_entry(const struct sched *s, int64_t id)
 {

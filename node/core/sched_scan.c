@@ -8,17 +8,14 @@
  * it is then read forward in the same way, past what is known already.
  *
  * Failures: a scan that came back with an error leaves the cursors alone and is asked again. A task
- * for which there is no room sets the cursor back before itself (entry_add). */
+ * for which there is no room sets the cursor back before itself (entry_add); while a scan is out,
+ * which may have begun before that task was there, its end does not go past it either. */
 #include "node/core/sched_lease.h"
 
 #include <string.h>
 
 static const struct cursor cursor_start = {WALL_NONE, 0};
-
-static bool cursor_before(struct cursor a, struct cursor b)
-{
-    return a.time < b.time || (a.time == b.time && a.id < b.id);
-}
+static const struct cursor cursor_end = {WALL_MAX, INT64_MAX};
 
 static bool has_reading_room(const struct sched *s, const struct lane *l)
 {
@@ -124,11 +121,13 @@ static uint32_t row_limit(const struct sched *s, const struct scan_key *k)
     const struct lane *l = k->ctx;
     bool reads_on = k->from_time == l->cursor.time && k->from_id == l->cursor.id;
     uint32_t limit = SCHED_SCAN_ROWS / s->n_scans_out;
-    uint32_t lane_limit = s->cfg.lane_limit;
+    uint32_t room = s->cfg.lane_limit;
 
     if (reads_on && has_reading_room(s, l))
-        lane_limit -= l->n_tracked;
-    return limit < lane_limit ? limit : lane_limit;
+        room -= l->n_tracked;
+    if (limit > SCHED_LANE_ROWS)
+        limit = SCHED_LANE_ROWS;
+    return limit < room ? limit : room;
 }
 
 void scan_plan(struct sched *s, struct actions *out)
@@ -153,6 +152,7 @@ void scan_plan(struct sched *s, struct actions *out)
         }
         heap_remove(&s->scans, &l->scan);
         l->reading = true;
+        l->missed = cursor_end;
         s->n_scans_out++;
         actions_add(out, ACTION_SCAN)->scan = key;
     }
@@ -246,6 +246,10 @@ static void lane_read(struct sched *s, struct lane *l, const struct scan_key *k,
         end = (struct cursor){rows[n - 1].next_attempt_time, rows[n - 1].id};
     } else if (!cursor_before(end, l->cursor)) {
         l->truncated = false;
+    }
+    if (cursor_before(l->missed, end)) {
+        l->truncated = true;
+        end = l->missed;
     }
     if (cursor_before(l->cursor, end) && !l->restart)
         l->cursor = end;

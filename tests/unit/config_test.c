@@ -371,7 +371,7 @@ static void test_contradictions(void **state)
     assert_int_equal(load_env("JOBFLOW_SCHEDULER_FULL_READ=900ms", &c), ERR_INVALID);
     assert_says("must be at least scheduler.scan_interval");
     assert_int_equal(load_env("JOBFLOW_SCHEDULER_MAX_TRACKED=4999", &c), ERR_INVALID);
-    assert_says("scheduler.lane_limit (5000, default) must be at most scheduler.max_tracked");
+    assert_says("scheduler.lane_limit (20000, default) must be at most scheduler.max_tracked");
     assert_int_equal(load_env("JOBFLOW_POLICIES_DEFAULT_CAP=4s", &c), ERR_INVALID);
     assert_says("JOBFLOW_POLICIES_DEFAULT_CAP: policies.default: cap (4000ms) must be at least");
     assert_refused("policies:\n  p:\n    initial: 2h\n    cap: 1h\n", 4, "policies.p: cap");

@@ -328,6 +328,33 @@ static void test_backlog_in_pieces(void **state)
     assert_int_equal(scans[0].scan.from_id, 20);
 }
 
+/* What finds no room while a scan is out, and was stored after the scan had begun, is read as soon
+ * as there is room. */
+static void test_no_room_during_a_scan(void **state)
+{
+    struct fixture *f = *state;
+    struct action claims[64];
+    struct action scans[8];
+
+    assert_true(answer_scans(f, NULL, 0, 4) > 0);
+    tick_at(f, T0 + 1000);
+    for (int i = 1; i <= 20; i++)
+        hint(f, "orders", 4, i, T0 + 1500);
+    hint(f, "orders", 4, 21, T0 + 1600);
+    assert_true(answer_scans(f, NULL, 0, 4) > 0);
+    tick_at(f, T0 + 1500);
+    assert_int_equal(take_actions(f, ACTION_CLAIM, claims, 64), 8);
+    assert_int_equal(take_actions(f, ACTION_SCAN, scans, 8), 0);
+    for (size_t i = 0; i < 8; i++) {
+        claims[i].claim.result = CLAIM_LOST;
+        sched_claimed(f->s, f->now, 0, &claims[i].claim, &f->a);
+    }
+    tick_at(f, T0 + 1500);
+    assert_int_equal(take_actions(f, ACTION_SCAN, scans, 8), 1);
+    assert_int_equal(scans[0].scan.from_time, T0 + 1600);
+    assert_int_equal(scans[0].scan.from_id, 20);
+}
+
 /* Rows that the database refuses hold nothing up: neither their slot, nor other claims. */
 static void test_refused_rows(void **state)
 {
@@ -460,6 +487,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_slow_service_leaves_room, sched_setup_small,
                                         sched_teardown),
         cmocka_unit_test_setup_teardown(test_backlog_in_pieces, sched_setup, sched_teardown),
+        cmocka_unit_test_setup_teardown(test_no_room_during_a_scan, sched_setup, sched_teardown),
         cmocka_unit_test_setup_teardown(test_refused_rows, sched_setup, sched_teardown),
     };
 
