@@ -42,6 +42,28 @@ GROUPS = [group for _, _, groups in SECTIONS.values() for group in groups] + ["p
 QUICK_GROUPS = ["limit", "submissions", "lifecycles", "lateness", "sqlite", "peers"]
 
 
+def document(name):
+    try:
+        with open(name, encoding="utf-8") as file:
+            found = json.load(file)
+        if {"figures", "not_measured", "machine", "sizes"} <= found.keys():
+            return found
+    except (OSError, ValueError) as why:
+        raise argparse.ArgumentTypeError(f"{name}: {why}") from why
+    raise argparse.ArgumentTypeError(f"{name} was not written by --json")
+
+
+def check_earlier(parser, options):
+    """Figures of different machines or sizes say nothing beside each other."""
+    for earlier in options.earlier:
+        here, there = machine(), earlier["machine"]
+        for name in ("cores", "memory", "kernel", "PostgreSQL"):
+            if there.get(name) != here[name]:
+                parser.error(f"--with: its {name} is {there.get(name)}, not {here[name]}")
+        if earlier["sizes"]["name"] != options.sizes.name:
+            parser.error(f"--with: its sizes are those of --{earlier['sizes']['name']}")
+
+
 def parse(words):
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__.split("\n")[0])
     how = parser.add_mutually_exclusive_group()
@@ -57,6 +79,9 @@ def parse(words):
                         help=f"some of: {', '.join(GROUPS)}; or names of peers")
     parser.add_argument("--repeat", metavar="N", type=int, default=5, choices=range(1, 100),
                         help="repetitions of each figure, by turns (5)")
+    parser.add_argument("--with", metavar="FILE", dest="earlier", type=document, action="append",
+                        default=[], help="what an earlier run wrote with --json: its figures stand "
+                        "where this one has none, so that a long run can be made in parts")
     parser.add_argument("--json", metavar="FILE", type=pathlib.Path,
                         help="writes every figure with its spread")
     parser.add_argument("--markdown", metavar="FILE", type=pathlib.Path,
@@ -71,6 +96,7 @@ def parse(words):
     for name in options.only or []:
         if name not in GROUPS and name not in names:
             parser.error(f"--only: no row {name}; there are {', '.join(GROUPS + names)}")
+    check_earlier(parser, options)
     return options
 
 
@@ -144,6 +170,11 @@ def main():
     with tempfile.TemporaryDirectory(prefix="jobflow-bench-") as folder:
         os.chmod(folder, 0o755)  # the servers' users have to reach theirs
         plan = measure(options, figures, folder)
+    for earlier in options.earlier:
+        figures.take_over(earlier)
+    commits = {found["machine"]["commit"] for found in options.earlier}
+    figures.notes["machine"]["commit"] = ", ".join(sorted({figures.notes["machine"]["commit"],
+                                                           *commits}))
     judged = goals.judge(figures)
     text = report.markdown(figures, judged)
     sys.stdout.write(text)

@@ -39,6 +39,8 @@ ROWS = {
     "wasted": ("wasted claims", "%", False),
 }
 
+MERGED = ("fsync", "histograms", "limit_batch", "section_seconds")  # notes that have many parts
+
 
 class Figures:
     def __init__(self):
@@ -62,6 +64,21 @@ class Figures:
 
     def subjects(self, row):
         return [s for r, s in self.values if r == row]
+
+    def take_over(self, document):
+        """Of an earlier run, what this one has no figures of."""
+        rows = {row for row, _ in self.values}
+        for found in document["figures"]:
+            if found["row"] not in rows:
+                self.values[(found["row"], found["subject"])] = found["values"]
+        for found in document["not_measured"]:
+            if found["row"] not in rows:
+                self.miss(found["row"], found["subject"], found["why"])
+        for name, note in document.items():
+            if name in MERGED:
+                self.notes[name] = {**note, **self.notes.get(name, {})}
+            elif name not in ("figures", "not_measured", "goals"):
+                self.notes.setdefault(name, note)
 
     def document(self):
         """All of it, for JSON."""

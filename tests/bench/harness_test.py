@@ -72,6 +72,21 @@ def goals_compare_by_pairs():
     lib.equal(judged["CPU of the node per lifecycle"]["reached"], None, "what was not measured")
 
 
+def a_run_is_made_in_parts():
+    """What was measured before stands beside what is measured now, and never in its place."""
+    before, now = Figures(), Figures()
+    before.add("batch", NODE, 1)
+    before.add("aged", NODE, 2)
+    before.notes.update(fsync={"old": 1}, profile="theirs")
+    before.miss("cluster", NODE, "no etcd")
+    now.add("batch", NODE, 3)
+    now.notes.update(fsync={"new": 2})
+    now.take_over(json.loads(json.dumps(before.document())))
+    lib.equal((now.get("batch", NODE), now.get("aged", NODE)), ([3.0], [2.0]), "figures")
+    lib.equal(now.missing, {("cluster", NODE): "no etcd"}, "what is missing")
+    lib.equal(now.notes, {"fsync": {"old": 1, "new": 2}, "profile": "theirs"}, "notes")
+
+
 def plots_are_well_formed():
     figures = Figures()
     lib.equal((plots.pending(figures), plots.lateness(figures)), (None, None), "plots of nothing")
@@ -164,6 +179,6 @@ def a_slow_disk_is_slow():
 
 
 if __name__ == "__main__":
-    lib.run(lib.cases_of([a_run_measures_all_rows_and_writes_them, goals_compare_by_pairs,
+    lib.run(lib.cases_of([a_run_measures_all_rows_and_writes_them, goals_compare_by_pairs, a_run_is_made_in_parts,
                           plots_are_well_formed, a_peer_is_measured_by_its_programs,
                           the_receiver_answers_for_one_and_for_many, a_slow_disk_is_slow]))
