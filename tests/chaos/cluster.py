@@ -288,7 +288,7 @@ class Services:
     def end(self):
         if self.process.poll() is None:
             self.say("end")
-            self.process.wait(10)
+            self.process.wait(60)
 
     def requests(self):
         return [Request(*fields) for kind, *fields in read_log(self.log_file) if kind == "r"]

@@ -57,7 +57,7 @@ class Services:
 
     async def listen(self):
         if not self.listener:
-            self.listener = await asyncio.start_server(self.serve, HOST, self.port, backlog=512)
+            self.listener = await asyncio.start_server(self.serve, HOST, self.port, backlog=4096)
 
     async def set_mode(self, mode):
         before, self.mode = self.mode, mode
