@@ -130,13 +130,7 @@ struct entry *entry_add(struct sched *s, struct lane *l, int64_t id, int32_t att
 {
     assert(id > 0 && !sched_entry(s, id));
     if (!has_room(s, l)) {
-        struct cursor before = {next_attempt_time, id - 1};
-
-        if (cursor_before(before, l->cursor))
-            l->cursor = before;
-        if (cursor_before(before, l->missed))
-            l->missed = before;
-        l->truncated = true;
+        lane_set_back(l, next_attempt_time, id);
         return NULL;
     }
     struct entry *e = sched_alloc(sizeof(*e));

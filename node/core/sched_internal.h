@@ -10,8 +10,6 @@
 #include <assert.h>
 
 #define SCHED_SCAN_KEYS 256      /* lanes in one scan statement */
-#define SCHED_SCAN_ROWS 50000    /* rows that one scan may bring */
-#define SCHED_LANE_ROWS 5000     /* of them, for one lane */
 #define SCHED_QUANTUM 8          /* claims a service may start before the next one's turn */
 #define SCHED_RETRY_SHARE 4      /* retries own one of so many slots of a service */
 #define SCHED_STORE_PAUSE_MS 100 /* after claims or a finish that the store did not take */
@@ -155,10 +153,6 @@ static inline bool is_queued(enum track t)
 {
     return t == TRACK_WAITING || t == TRACK_READY;
 }
-static inline bool cursor_before(struct cursor a, struct cursor b)
-{
-    return a.time < b.time || (a.time == b.time && a.id < b.id);
-}
 static inline struct entry *sched_entry(const struct sched *s, int64_t id)
 {
     return map64_find(&s->entries, (uint64_t)id);
@@ -185,6 +179,7 @@ bool sched_owns(const struct sched *s, struct str service_name, int32_t shard);
 void scan_plan(struct sched *s, struct actions *out);
 /* The lane may read on when it has room: after an entry left it, or the cursor was set back. */
 void lane_wake(struct sched *s, struct lane *l);
+void lane_set_back(struct lane *l, wall_ms time, int64_t id);      /* read on from that task */
 void lane_read_again(struct sched *s, struct lane *l, wall_ms at); /* whole, at that time */
 void lane_start(struct sched *s, struct lane *l);                  /* (re)enters the scans */
 void lane_stop(struct sched *s, struct lane *l);

@@ -8,14 +8,22 @@
  * it is then read forward in the same way, past what is known already.
  *
  * Failures: a scan that came back with an error leaves the cursors alone and is asked again. A task
- * for which there is no room sets the cursor back before itself (entry_add); while a scan is out,
- * which may have begun before that task was there, its end does not go past it either. */
+ * for which there is no room sets the cursor back before itself (lane_set_back); while a scan is
+ * out, which may have begun before that task was there, its end does not go past it either. */
 #include "node/core/sched_lease.h"
 
 #include <string.h>
 
+#define SCAN_ROWS 50000 /* that one scan may bring */
+#define LANE_ROWS 5000  /* of them, for one lane */
+
 static const struct cursor cursor_start = {WALL_NONE, 0};
 static const struct cursor cursor_end = {WALL_MAX, INT64_MAX};
+
+static bool cursor_before(struct cursor a, struct cursor b)
+{
+    return a.time < b.time || (a.time == b.time && a.id < b.id);
+}
 
 static bool has_reading_room(const struct sched *s, const struct lane *l)
 {
@@ -56,6 +64,17 @@ void lane_wake(struct sched *s, struct lane *l)
 {
     if (l->truncated && l->scan.pos && l->scan.key > s->now && has_reading_room(s, l))
         heap_move(&s->scans, &l->scan, s->now);
+}
+
+void lane_set_back(struct lane *l, wall_ms time, int64_t id)
+{
+    struct cursor before = {time, id - 1};
+
+    if (cursor_before(before, l->cursor))
+        l->cursor = before;
+    if (cursor_before(before, l->missed))
+        l->missed = before;
+    l->truncated = true;
 }
 
 void lane_read_again(struct sched *s, struct lane *l, wall_ms at)
@@ -120,13 +139,13 @@ static uint32_t row_limit(const struct sched *s, const struct scan_key *k)
 {
     const struct lane *l = k->ctx;
     bool reads_on = k->from_time == l->cursor.time && k->from_id == l->cursor.id;
-    uint32_t limit = SCHED_SCAN_ROWS / s->n_scans_out;
+    uint32_t limit = SCAN_ROWS / s->n_scans_out;
     uint32_t room = s->cfg.lane_limit;
 
     if (reads_on && has_reading_room(s, l))
         room -= l->n_tracked;
-    if (limit > SCHED_LANE_ROWS)
-        limit = SCHED_LANE_ROWS;
+    if (limit > LANE_ROWS)
+        limit = LANE_ROWS;
     return limit < room ? limit : room;
 }
 
