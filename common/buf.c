@@ -50,7 +50,7 @@ char *buf_room(struct buf *b, size_t n)
     return b->data + b->len;
 }
 
-void buf_add(struct buf *b, const void *p, size_t n)
+void buf_add_slowly(struct buf *b, const void *p, size_t n)
 {
     if (n == 0)
         return;
@@ -59,25 +59,6 @@ void buf_add(struct buf *b, const void *p, size_t n)
         return;
     memcpy(room, p, n);
     b->len += n;
-}
-
-void buf_adds(struct buf *b, struct str s)
-{
-    buf_add(b, s.p, s.len);
-}
-
-void buf_addz(struct buf *b, const char *z)
-{
-    buf_add(b, z, strlen(z));
-}
-
-void buf_addc(struct buf *b, char c)
-{
-    char *room = buf_room(b, 1);
-    if (!room)
-        return;
-    *room = c;
-    b->len++;
 }
 
 void buf_addf(struct buf *b, const char *fmt, ...)

@@ -5,16 +5,20 @@
  * about it can name the task. */
 #include "node/node_internal.h"
 
-#include <stdio.h>
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/timefmt.h"
 #include "node/outgoing.h"
 
+#define IDLE_MAX 512       /* deliveries that are kept for the next requests */
+#define IDLE_BODY_MAX 4096 /* bytes; those with larger ones are not */
+
 struct delivery {
     struct outgoing out; /* first: on_done gets it */
     struct flight *flight;
+    struct delivery *next; /* while idle */
 };
 
 void delivery_free(struct delivery *d)
@@ -23,6 +27,44 @@ void delivery_free(struct delivery *d)
         return;
     outgoing_fini(&d->out);
     free(d);
+}
+
+void deliveries_fini(struct deliveries *all)
+{
+    struct delivery *d;
+
+    while ((d = all->idle)) {
+        all->idle = d->next;
+        delivery_free(d);
+    }
+    all->n_idle = 0;
+}
+
+static struct delivery *delivery_take(struct deliveries *all)
+{
+    struct delivery *d = all->idle;
+
+    if (!d)
+        return calloc(1, sizeof(*d));
+    assert(all->n_idle > 0);
+    all->idle = d->next;
+    all->n_idle--;
+    return d;
+}
+
+/* The flight goes on without its request. */
+static void delivery_put(struct deliveries *all, struct delivery *d)
+{
+    d->flight->delivery = NULL;
+    if (all->n_idle == IDLE_MAX || d->out.body.cap > IDLE_BODY_MAX) {
+        delivery_free(d);
+        return;
+    }
+    outgoing_clear(&d->out);
+    d->flight = NULL;
+    d->next = all->idle;
+    all->idle = d;
+    all->n_idle++;
 }
 
 void deliver_limits(const struct node *n, struct verdict_limits *ret)
@@ -71,16 +113,16 @@ void deliver_traceparent(const struct task *t, char dst[DELIVER_TRACEPARENT_LEN 
 static void put_headers(struct delivery *d)
 {
     const struct task *t = d->flight->task;
-    char text[DELIVER_TRACEPARENT_LEN + 1];
+    struct str id = {t->trace_id, TRACE_ID_LEN};
+    char parent[DELIVER_TRACEPARENT_LEN + 1];
 
     outgoing_common_headers(&d->out);
-    deliver_traceparent(t, text);
-    outgoing_header(&d->out, "traceparent: ", text);
-    outgoing_header(&d->out, "X-Trace-Id: ", t->trace_id);
-    (void)snprintf(text, sizeof(text), "%d", t->attempt);
-    outgoing_header(&d->out, "X-JobFlow-Attempt: ", text);
-    outgoing_header(&d->out, "Idempotency-Key: ", t->trace_id);
-    outgoing_header(&d->out, "webhook-id: ", t->trace_id);
+    deliver_traceparent(t, parent);
+    outgoing_header(&d->out, STR("traceparent: "), (struct str){parent, DELIVER_TRACEPARENT_LEN});
+    outgoing_header(&d->out, STR("X-Trace-Id: "), id);
+    outgoing_header_int(&d->out, STR("X-JobFlow-Attempt: "), t->attempt);
+    outgoing_header(&d->out, STR("Idempotency-Key: "), id);
+    outgoing_header(&d->out, STR("webhook-id: "), id);
 }
 
 static void deliver_answered(struct flight *f, const struct answer *a, int64_t elapsed_us)
@@ -103,15 +145,13 @@ static void on_done(struct dispatch_request *r)
     if (outgoing_goes_on(&d->out, &err))
         return;
     deliver_answered(f, &r->answer, r->elapsed_us);
-    f->delivery = NULL;
-    delivery_free(d);
+    delivery_put(&f->node->deliveries, d);
 }
 
 static int delivery_build(struct delivery *d, const struct service *service, int64_t timeout_ms,
-                          mono_ms send_by, struct err *err)
+                          mono_ms send_by, wall_ms now, struct err *err)
 {
     struct flight *f = d->flight;
-    wall_ms now = store_clock_now(&f->node->clock);
     int rc;
 
     d->out.node = f->node;
@@ -134,19 +174,19 @@ static int delivery_build(struct delivery *d, const struct service *service, int
 static void deliver_alone(struct flight *f, const struct service *service, int64_t timeout_ms,
                           mono_ms send_by)
 {
-    struct delivery *d = calloc(1, sizeof(*d));
-    struct err err = {0};
+    struct delivery *d = delivery_take(&f->node->deliveries);
+    wall_ms now = store_clock_now(&f->node->clock);
+    struct err err;
 
     if (!d)
         abort(); /* as below */
     f->delivery = d;
     d->flight = f;
-    deliver_begin(f, store_clock_now(&f->node->clock));
-    if (delivery_build(d, service, timeout_ms, send_by, &err)) {
+    deliver_begin(f, now);
+    if (delivery_build(d, service, timeout_ms, send_by, now, &err)) {
         struct answer a = {.failure = str_from(err.text), .sent = true};
 
-        f->delivery = NULL;
-        delivery_free(d);
+        delivery_put(&f->node->deliveries, d);
         deliver_answered(f, &a, 0);
     }
 }

@@ -35,6 +35,12 @@ struct node_status {
     bool stopping;
 };
 
+/* Requests that are over, kept with their memory for the next ones. */
+struct deliveries {
+    struct delivery *idle; /* owned */
+    uint32_t n_idle;
+};
+
 struct node {
     const struct config *cfg;
     struct log *log;
@@ -55,7 +61,8 @@ struct node {
     struct store_port port;
     struct sched *sched;
     struct actions actions;
-    struct map64 flights;                /* task id → struct flight, from claim to finish */
+    struct map64 flights; /* task id → struct flight, from claim to finish */
+    struct deliveries deliveries;
     _Atomic(struct dispatch *) dispatch; /* set once, after the API has its address */
     struct api *api;
     struct house *house;
@@ -95,6 +102,7 @@ struct flight {
 void deliver_start(struct node *n, struct task *t, const struct service *service,
                    int64_t timeout_ms, mono_ms send_by);
 void delivery_free(struct delivery *d);
+void deliveries_fini(struct deliveries *all);
 /* What requests with one task and with many share: an attempt's request is about to leave, and what
  * came of it. */
 void deliver_begin(struct flight *f, wall_ms now);

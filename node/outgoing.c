@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "node/outgoing.h"
 
-#include <assert.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "node/dispatch/sign.h"
 #include "node/node_internal.h"
+
+#define HEADERS_ROOM 512 /* all of a signed request's */
 
 void outgoing_fini(struct outgoing *o)
 {
@@ -15,6 +15,16 @@ void outgoing_fini(struct outgoing *o)
     buf_fini(&o->body);
     buf_fini(&o->url);
     buf_fini(&o->text);
+}
+
+void outgoing_clear(struct outgoing *o)
+{
+    struct outgoing kept = {.body = o->body, .url = o->url, .text = o->text};
+
+    buf_clear(&kept.body);
+    buf_clear(&kept.url);
+    buf_clear(&kept.text);
+    *o = kept;
 }
 
 /* ---- The address ---------------------------------------------------------------------------- */
@@ -85,25 +95,28 @@ int outgoing_address(struct outgoing *o, const struct service *service, struct e
 
 /* ---- Headers -------------------------------------------------------------------------------- */
 
-void outgoing_header(struct outgoing *o, const char *name, const char *value)
-{
-    assert(o->request.n_headers < OUTGOING_HEADERS);
-    o->offsets[o->request.n_headers++] = o->text.len;
-    buf_addz(&o->text, name);
-    buf_addz(&o->text, value);
-    buf_addc(&o->text, '\0');
-}
-
 void outgoing_common_headers(struct outgoing *o)
 {
-    outgoing_header(o, "Content-Type: ", "application/json");
-    outgoing_header(o, "User-Agent: ", "JobFlow/" JF_VERSION);
+    (void)buf_room(&o->text, HEADERS_ROOM);
+    buf_adds(&o->text, STR("Content-Type: application/json\r\nUser-Agent: JobFlow/" JF_VERSION));
+}
+
+void outgoing_header(struct outgoing *o, struct str name, struct str value)
+{
+    buf_adds(&o->text, STR("\r\n"));
+    buf_adds(&o->text, name);
+    buf_adds(&o->text, value);
+}
+
+void outgoing_header_int(struct outgoing *o, struct str name, int64_t value)
+{
+    outgoing_header(o, name, STR(""));
+    buf_addi(&o->text, value);
 }
 
 int outgoing_sign(struct outgoing *o, const struct service *service, const char *id, wall_ms now)
 {
     char signature[SIGN_TEXT_MAX];
-    char stamp[24];
     int rc;
 
     if (!service->secret.p)
@@ -111,9 +124,8 @@ int outgoing_sign(struct outgoing *o, const struct service *service, const char 
     rc = sign_webhook(service->secret, str_from(id), now / 1000, buf_str(&o->body), signature);
     if (rc)
         return rc;
-    (void)snprintf(stamp, sizeof(stamp), "%lld", (long long)(now / 1000));
-    outgoing_header(o, "webhook-timestamp: ", stamp);
-    outgoing_header(o, "webhook-signature: ", signature);
+    outgoing_header_int(o, STR("webhook-timestamp: "), now / 1000);
+    outgoing_header(o, STR("webhook-signature: "), str_from(signature));
     return 0;
 }
 
@@ -121,11 +133,13 @@ int outgoing_sign(struct outgoing *o, const struct service *service, const char 
 
 int outgoing_send(struct outgoing *o, struct err *err)
 {
+    if (!o->headers) /* else it is sent again */
+        buf_addc(&o->text, '\0');
     if (!buf_ok(&o->body) || !buf_ok(&o->text) || !buf_ok(&o->url))
         return err_set(err, ERR_NOMEM, "no memory for the request");
-    for (size_t i = 0; i < o->request.n_headers; i++)
-        o->headers[i] = o->text.data + o->offsets[i];
-    o->request.headers = o->headers;
+    o->headers = o->text.data;
+    o->request.headers = &o->headers;
+    o->request.n_headers = 1;
     o->request.body = buf_str(&o->body);
     o->request.url = o->url.data;
     o->request.timeout_ms = o->ends_at - clock_mono();

@@ -11,7 +11,6 @@
 #include "node/core/service.h"
 #include "node/dispatch/dispatch.h"
 
-#define OUTGOING_HEADERS 9
 #define OUTGOING_TRIES_MAX 8 /* instances that one request tries to connect to */
 
 struct node;
@@ -25,21 +24,23 @@ struct outgoing {
     uint64_t tried[OUTGOING_TRIES_MAX]; /* ids of instances, the present one last */
     size_t n_tried;                     /* 0 = at the service's own address */
     struct buf body;
-    struct buf url;  /* NUL-terminated */
-    struct buf text; /* headers, NUL-terminated, one behind the other */
-    const char *headers[OUTGOING_HEADERS];
-    size_t offsets[OUTGOING_HEADERS];
+    struct buf url;      /* NUL-terminated */
+    struct buf text;     /* the header lines; NUL-terminated once it is sent */
+    const char *headers; /* text.data */
 };
 
 void outgoing_fini(struct outgoing *o);
+/* Forgets all but the memory of its buffers. */
+void outgoing_clear(struct outgoing *o);
 
 /* Finds the address. Errors: ERR_NOT_FOUND (the service has none; says what to do). */
 MUST_CHECK int outgoing_address(struct outgoing *o, const struct service *service, struct err *err);
 
-/* `name` ends with ": ". */
-void outgoing_header(struct outgoing *o, const char *name, const char *value);
-/* Content-Type and User-Agent. */
+/* Content-Type and User-Agent; the first of all. */
 void outgoing_common_headers(struct outgoing *o);
+/* `name` ends with ": ". */
+void outgoing_header(struct outgoing *o, struct str name, struct str value);
+void outgoing_header_int(struct outgoing *o, struct str name, int64_t value);
 /* Once the body stands. A service without a secret gets no signature. Errors: of sign_webhook. */
 MUST_CHECK int outgoing_sign(struct outgoing *o, const struct service *service, const char *id,
                              wall_ms now);

@@ -75,14 +75,12 @@ static int put_headers(struct parcel *q, const struct service *service, wall_ms 
 {
     const struct task *first = q->flights[0]->task;
     char id[ID_MAX];
-    char n[24];
 
     /* No second request has the first task in this attempt. */
     (void)snprintf(id, sizeof(id), "batch-%s-%d", first->trace_id, (int)first->attempt);
-    (void)snprintf(n, sizeof(n), "%zu", q->n);
     outgoing_common_headers(&q->out);
-    outgoing_header(&q->out, "X-JobFlow-Batch: ", n);
-    outgoing_header(&q->out, "webhook-id: ", id);
+    outgoing_header_int(&q->out, STR("X-JobFlow-Batch: "), (int64_t)q->n);
+    outgoing_header(&q->out, STR("webhook-id: "), str_from(id));
     return outgoing_sign(&q->out, service, id, now);
 }
 

@@ -269,4 +269,5 @@ void runner_free_flights(struct node *n)
         flight_end(n, (int64_t)id);
     }
     map64_fini(&n->flights);
+    deliveries_fini(&n->deliveries);
 }

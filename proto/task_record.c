@@ -7,6 +7,8 @@
 #include "common/json.h"
 #include "common/timefmt.h"
 
+#define ENVELOPE_ROOM 320 /* what an envelope takes besides its texts, about */
+
 static void put_text(struct buf *b, bool *first, const char *key, struct str text)
 {
     json_put_key(b, first, key);
@@ -30,7 +32,7 @@ static void put_time(struct buf *b, bool *first, const char *key, wall_ms t)
     }
     time_format(t, text);
     buf_addc(b, '"');
-    buf_addz(b, text);
+    buf_add(b, text, TIME_TEXT_LEN);
     buf_addc(b, '"');
 }
 
@@ -119,6 +121,8 @@ void attempt_put_record(struct buf *b, const struct attempt *a)
 static void put_envelope(struct buf *b, bool *first, const struct task *t, wall_ms sent_time,
                          wall_ms deadline)
 {
+    (void)buf_room(b, ENVELOPE_ROOM + t->biz_uuid.len + t->service_name.len + t->handler.len +
+                          t->payload.len);
     buf_addc(b, '{');
     put_identity(b, first, t);
     put_int(b, first, "attempt", t->attempt);

@@ -252,8 +252,11 @@ int verdict_parse(struct json_doc *doc, struct buf *mended, struct str body, boo
 
 int verdict_body_read(struct verdict_body *b, struct str body, bool cut)
 {
-    int rc = verdict_parse(&b->doc, &b->mended, body, cut, MAX_TOKENS);
+    int rc;
 
+    if (str_eqz(body, "{}")) /* what handlers answer that have nothing to say */
+        return 0;
+    rc = verdict_parse(&b->doc, &b->mended, body, cut, MAX_TOKENS);
     if (rc == ERR_TOO_BIG)
         rc = parse_mended(&b->doc, &b->mended, body, cut, BODY_TOO_BIG, MAX_TOKENS);
     if (rc)

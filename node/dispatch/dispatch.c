@@ -109,20 +109,29 @@ void dispatch_advance(struct dispatch *d, curl_socket_t fd, int what)
 
 static void on_timer(evutil_socket_t fd, short events, void *ctx)
 {
+    struct dispatch *d = ctx;
+
     (void)fd;
     (void)events;
-    dispatch_advance(ctx, CURL_SOCKET_TIMEOUT, 0);
+    d->timer_at = INT64_MAX;
+    dispatch_advance(d, CURL_SOCKET_TIMEOUT, 0);
 }
 
+/* libcurl moves its next time with nearly each request that begins or ends, forwards as a rule. The
+ * timer stays where it is then: called too early, libcurl says again when it wants to be. */
 static int on_timeout_change(CURLM *multi, long timeout_ms, void *ctx)
 {
     struct dispatch *d = ctx;
+    mono_ms at = timeout_ms > 0 ? clock_mono() + timeout_ms : timeout_ms < 0 ? INT64_MAX : 0;
 
     (void)multi;
     if (timeout_ms < 0)
         (void)evtimer_del(&d->timer);
-    else
+    else if (at < d->timer_at)
         timer_set(&d->timer, timeout_ms);
+    else
+        return 0;
+    d->timer_at = at;
     return 0;
 }
 
@@ -208,6 +217,7 @@ int dispatch_new(struct event_base *base, const struct dispatch_config *cfg, str
         return err_set(err, ERR_NOMEM, "libcurl could not be set up");
     }
     d->base = base;
+    d->timer_at = INT64_MAX;
     (void)evtimer_assign(&d->timer, base, on_timer, d); /* fails for a wrong event type only */
     (void)evtimer_assign(&d->stall_timer, base, on_stall_check, d);
     int rc = dispatch_init(d, cfg, err);

@@ -23,7 +23,8 @@ struct watch;
 struct dispatch {
     struct event_base *base; /* borrowed */
     CURLM *multi;
-    struct event timer;            /* when libcurl wants to be called next */
+    struct event timer;            /* when libcurl wants to be called next, or earlier */
+    mono_ms timer_at;              /* 0 = at once; INT64_MAX = it is not set */
     struct event stall_timer;      /* runs while something is in flight */
     struct dispatch_slot *running; /* doubly linked */
     struct dispatch_slot *idle;    /* singly linked by `next` */
@@ -49,6 +50,7 @@ struct dispatch_slot {
     struct dispatch_slot *prev;
     struct dispatch_slot *next;
     struct buf answer;
+    long read_size; /* of the handle's buffer */
     size_t answer_header_len;
     size_t retry_after_len;
     int64_t started_us;

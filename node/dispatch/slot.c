@@ -22,7 +22,11 @@
 #include <unistd.h>
 
 #define KEEP_ANSWER_MAX 4096
-#define BUFFER_SIZE (16 * 1024L)
+#define UPLOAD_SIZE (16 * 1024L)
+/* libcurl allocates the buffer that it reads into for each request anew. Most answers fit into its
+ * smallest one, and of those hundreds stay in the processor's cache. */
+#define READ_SIZE 1024L
+#define READ_SIZE_LARGE (16 * 1024L) /* for answers with many results */
 
 void slot_fail(struct dispatch_slot *s, const char *fmt, ...)
 {
@@ -33,9 +37,9 @@ void slot_fail(struct dispatch_slot *s, const char *fmt, ...)
     va_end(args);
 }
 
-static bool is_past_fence(struct dispatch_slot *s)
+static bool is_past_fence(struct dispatch_slot *s, int64_t now_us)
 {
-    if (s->r->send_by != INT64_MAX && clock_mono() >= s->r->send_by)
+    if (now_us / 1000 >= s->r->send_by)
         s->is_fenced = true;
     return s->is_fenced;
 }
@@ -54,7 +58,7 @@ static curl_socket_t on_open_socket(void *ctx, curlsocktype purpose, struct curl
     const char *why = address_refusal(&s->d->rules, &a->addr);
 
     (void)purpose; /* there are no others for HTTP */
-    if (has_left(s) || is_past_fence(s))
+    if (has_left(s) || is_past_fence(s, clock_mono_us()))
         return CURL_SOCKET_BAD;
     if (why) {
         slot_fail(s, "the service's address is refused: %s", why);
@@ -74,6 +78,7 @@ static curl_socket_t on_open_socket(void *ctx, curlsocktype purpose, struct curl
 static int on_prerequest(void *ctx, char *ip, char *local_ip, int port, int local_port)
 {
     struct dispatch_slot *s = ctx;
+    int64_t now_us = clock_mono_us();
 
     (void)ip;
     (void)local_ip;
@@ -81,9 +86,9 @@ static int on_prerequest(void *ctx, char *ip, char *local_ip, int port, int loca
     (void)local_port;
     /* An address refused or unreachable no longer matters once another one was reached. */
     s->failure[0] = '\0';
-    if (has_left(s) || is_past_fence(s))
+    if (has_left(s) || is_past_fence(s, now_us))
         return CURL_PREREQFUNC_ABORT;
-    s->left_us = clock_mono_us();
+    s->left_us = now_us;
     return CURL_PREREQFUNC_OK;
 }
 
@@ -227,8 +232,7 @@ static int set_constants(struct dispatch_slot *s)
     SET(e, CURLOPT_TCP_NODELAY, 1L);
     SET(e, CURLOPT_TCP_KEEPALIVE, 1L);
     SET(e, CURLOPT_POST, 1L);
-    SET(e, CURLOPT_BUFFERSIZE, BUFFER_SIZE);
-    SET(e, CURLOPT_UPLOAD_BUFFERSIZE, BUFFER_SIZE);
+    SET(e, CURLOPT_UPLOAD_BUFFERSIZE, UPLOAD_SIZE);
     SET(e, CURLOPT_CONNECTTIMEOUT_MS, (long)s->d->connect_timeout_ms);
     SET(e, CURLOPT_DNS_CACHE_TIMEOUT, s->d->refresh_s);
     SET(e, CURLOPT_MAXLIFETIME_CONN, s->d->refresh_s);
@@ -305,6 +309,13 @@ static int set_url(struct dispatch_slot *s, const char *url)
     return rc;
 }
 
+/* A handle that still has a buffer, of a request that failed early, goes on with that one. */
+static void set_read_size(struct dispatch_slot *s, long size)
+{
+    if (s->read_size != size && !curl_easy_setopt(s->easy, CURLOPT_BUFFERSIZE, size))
+        s->read_size = size;
+}
+
 int slot_prepare(struct dispatch_slot *s, struct dispatch_request *r)
 {
     CURL *e = s->easy;
@@ -314,6 +325,7 @@ int slot_prepare(struct dispatch_slot *s, struct dispatch_request *r)
     s->r = r;
     rc |= set_url(s, r->url);
     SET(e, CURLOPT_HTTPHEADER, link_headers(s));
+    set_read_size(s, r->max_answer ? READ_SIZE_LARGE : READ_SIZE);
     SET(e, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)r->body.len);
     SET(e, CURLOPT_POSTFIELDS, r->body.p ? r->body.p : ""); /* not copied */
     SET(e, CURLOPT_TIMEOUT_MS, r->timeout_ms > 0 ? (long)r->timeout_ms : 1L);

@@ -55,6 +55,33 @@ static void test_total_time(void **state)
     }
 }
 
+/* The timer moves to an earlier time, and one that has become too early leads to the next. */
+static void test_total_times_of_several(void **state)
+{
+    struct fixture *f = *state;
+    struct call last;
+    struct call quick;
+    struct call c;
+
+    prepare(&last, f, "/hang");
+    start(&last);
+    prepare(&c, f, "/hang");
+    c.r.timeout_ms = 100;
+    start(&c);
+    run_until_done(f, 1);
+    assert_failed(&c, "timed out");
+    prepare(&quick, f, "/ok");
+    quick.r.timeout_ms = 200;
+    prepare(&c, f, "/hang");
+    c.r.timeout_ms = 400;
+    start(&quick);
+    start(&c);
+    run_until_done(f, 2);
+    assert_int_equal(quick.status, 200);
+    assert_failed(&c, "timed out");
+    assert_false(last.done);
+}
+
 static void test_answer_that_stands_still(void **state)
 {
     struct fixture *f = *state;
@@ -254,6 +281,7 @@ int main(void)
         FIXTURE(test_interim_answers_are_passed_over),
         FIXTURE(test_interim_answer_is_no_beginning),
         FIXTURE(test_total_time),
+        FIXTURE(test_total_times_of_several),
         FIXTURE(test_answer_that_stands_still),
         FIXTURE(test_redirect_is_not_followed),
         FIXTURE(test_answer_limit),

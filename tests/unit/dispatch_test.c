@@ -37,6 +37,25 @@ static void test_answer(void **state)
     assert_null(strcasestr(counts.last_headers, "accept-encoding"));
 }
 
+static void test_header_lines_in_one_text(void **state)
+{
+    static const char *const lines = "Content-Type: application/json\r\nX-A: 1\r\nX-B: 2";
+    struct fixture *f = *state;
+    struct call c;
+
+    prepare(&c, f, "/ok");
+    c.r.headers = &lines;
+    run(&c);
+    assert_int_equal(c.status, 200);
+
+    struct scripted_counts counts = counts_of(f);
+    const char *type = strstr(counts.last_headers, "\r\nContent-Type: application/json\r\nX-A: 1"
+                                                   "\r\nX-B: 2\r\n");
+    assert_non_null(type);
+    assert_null(strcasestr(type + 4, "content-type"));
+    assert_null(strcasestr(counts.last_headers, "expect"));
+}
+
 static void test_other_statuses_are_answers(void **state)
 {
     struct fixture *f = *state;
@@ -472,6 +491,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         FIXTURE(test_answer),
+        FIXTURE(test_header_lines_in_one_text),
         FIXTURE(test_other_statuses_are_answers),
         FIXTURE(test_connection_is_used_again),
         FIXTURE(test_idle_connection_that_closed_costs_nothing),
