@@ -65,8 +65,7 @@ struct question {
     } what;
     struct explain_query *query; /* of EXPLAIN */
     struct lease_query *lease;   /* of LEASE and CANCEL */
-    struct task **tasks;         /* of GIVE_BACK */
-    size_t n_tasks;
+    struct lease_claims *claims; /* of GIVE_BACK */
 };
 
 static void on_question(struct mail *m)
@@ -98,7 +97,7 @@ static void on_question(struct mail *m)
         mailbox_post(q->lease->reply, &q->lease->cancel);
         break;
     case ASK_GIVE_BACK:
-        leases_give_back(n->leases, q->tasks, q->n_tasks);
+        leases_give_back(n->leases, q->claims);
         break;
     }
     free(q);
@@ -153,13 +152,10 @@ static bool env_lease_cancel(void *ctx, struct lease_query *q)
     return ask_this(ctx, &(struct question){.what = ASK_CANCEL, .lease = q});
 }
 
-static void env_give_back(void *ctx, struct task **tasks, size_t n)
+static void env_give_back(void *ctx, struct lease_claims *claims)
 {
-    if (ask_this(ctx, &(struct question){.what = ASK_GIVE_BACK, .tasks = tasks, .n_tasks = n}))
-        return;
-    for (size_t i = 0; i < n; i++) /* they are rescued at their deadline */
-        task_free(tasks[i]);
-    free(tasks);
+    if (!ask_this(ctx, &(struct question){.what = ASK_GIVE_BACK, .claims = claims}))
+        free(claims); /* they are rescued at their deadline */
 }
 
 static bool env_is_pull(void *ctx, struct str service_name)
@@ -203,7 +199,8 @@ static bool env_is_member(void *ctx, struct str path, struct str stamp, struct s
     mono_ms now = clock_mono();
     mono_ms told_at = atomic_load(&n->refused_at);
 
-    if (forward_verify(n->cfg, path, stamp, signature, body, store_clock_now(&n->clock)))
+    if (forward_verify(n->cfg, str_from(n->cfg->node_name), path, stamp, signature, body,
+                       store_clock_now(&n->clock)))
         return true;
     if (n->cfg->cluster_secret && (!told_at || now - told_at > REFUSED_LINE_MS) &&
         atomic_compare_exchange_strong(&n->refused_at, &told_at, now))
@@ -212,6 +209,13 @@ static bool env_is_member(void *ctx, struct str path, struct str stamp, struct s
             "same on all nodes?",
             F_Z("node", n->cfg->node_name));
     return false;
+}
+
+static int env_sign(void *ctx, struct str path, struct str body, struct buf *dst)
+{
+    struct node *n = ctx;
+
+    return forward_sign(n->cfg, path, body, store_clock_now(&n->clock), dst);
 }
 
 static bool env_hints(void *ctx, const struct hint *hints, size_t n_hints, bool services)
@@ -324,6 +328,7 @@ void node_api_env(struct node *n, struct api_env *ret)
         .cluster = env_cluster,
         .drain = env_drain,
         .is_member = env_is_member,
+        .sign = env_sign,
         .hints = env_hints,
         .notify = env_notify,
         .check_base_url = env_check_base_url,

@@ -233,7 +233,24 @@ static bool same_text(struct str a, const char *b)
     return !differs;
 }
 
-bool forward_verify(const struct config *cfg, struct str path, struct str stamp,
+int forward_sign(const struct config *cfg, struct str path, struct str body, wall_ms now,
+                 struct buf *dst)
+{
+    char signature[SIGN_TEXT_MAX];
+    int rc;
+
+    if (!cfg->cluster_secret)
+        return ERR_INVALID;
+    rc = sign_call(cfg, str_from(cfg->node_name), path, now / 1000, body, signature);
+    if (rc)
+        return rc;
+    buf_addi(dst, now / 1000);
+    buf_addc(dst, ' ');
+    buf_addz(dst, signature);
+    return buf_ok(dst) ? 0 : ERR_NOMEM;
+}
+
+bool forward_verify(const struct config *cfg, struct str name, struct str path, struct str stamp,
                     struct str signature, struct str body, wall_ms now)
 {
     char wanted[SIGN_TEXT_MAX];
@@ -242,6 +259,5 @@ bool forward_verify(const struct config *cfg, struct str path, struct str stamp,
     if (!cfg->cluster_secret || !str_to_i64(stamp, &at) ||
         at < now / 1000 - FORWARD_STAMP_TOLERANCE_S || at > now / 1000 + FORWARD_STAMP_TOLERANCE_S)
         return false;
-    return !sign_call(cfg, str_from(cfg->node_name), path, at, body, wanted) &&
-           same_text(signature, wanted);
+    return !sign_call(cfg, name, path, at, body, wanted) && same_text(signature, wanted);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Hints to other members, over HTTP, batched and best effort: to their owners about near tasks, to
  * all when job_service or job_instance has changed. Without cluster.secret there are none. All but
- * forward_verify belong to the main loop's thread. */
+ * forward_verify and forward_sign belong to the main loop's thread. */
 #ifndef JF_NODE_FORWARD_H
 #define JF_NODE_FORWARD_H
 
@@ -25,9 +25,14 @@ void forward_flush(struct forward *f); /* sends what was added, at the end of a 
 MUST_CHECK int forward_url(struct node *n, struct buf *dst, struct str name, const char *path,
                            struct str body);
 
-/* Whether a member of the cluster has signed this body, for this node and this path, within the
- * last minute. From any thread. */
-bool forward_verify(const struct config *cfg, struct str path, struct str stamp,
+/* Whether a member of the cluster has signed this body, for the member of this name (a call, which
+ * it gets) or as that member (an answer of its own) and for this path, within the last minute. From
+ * any thread. */
+bool forward_verify(const struct config *cfg, struct str name, struct str path, struct str stamp,
                     struct str signature, struct str body, wall_ms now);
+/* Appends "<stamp> <signature>" of a body of this node's own. From any thread. Errors: ERR_NOMEM,
+ * ERR_INVALID (no secret). */
+MUST_CHECK int forward_sign(const struct config *cfg, struct str path, struct str body, wall_ms now,
+                            struct buf *dst);
 
 #endif

@@ -50,6 +50,13 @@ static void poll_unlink(struct poll *p)
     if (p->pull)
         p->pull->n_polls--;
     p->leases->n_polls--;
+    if (p->in_steps) {
+        struct poll **at = &p->leases->in_steps;
+
+        while (*at != p)
+            at = &(*at)->next_in_steps;
+        *at = p->next_in_steps;
+    }
 }
 
 void poll_answer(struct poll *p, enum lease_outcome outcome)
@@ -64,7 +71,7 @@ void poll_answer(struct poll *p, enum lease_outcome outcome)
     (void)evtimer_del(&p->timer);
     poll_unlink(p);
     free(p);
-    q->outcome = outcome;
+    q->outcome = q->n ? LEASE_OK : outcome;
     q->holder = NULL;
     mailbox_post(q->reply, &q->mail);
     if (u)
@@ -145,23 +152,16 @@ static void answer_now(struct lease_query *q, enum lease_outcome outcome)
     mailbox_post(q->reply, &q->mail);
 }
 
-/* So many that the answer stays within its size. */
-static uint32_t want(const struct poll *p)
-{
-    size_t most = p->pull->task_bytes ? LEASE_BYTES_MAX / p->pull->task_bytes : SIZE_MAX;
-
-    return p->query->max_tasks < most ? p->query->max_tasks : most ? (uint32_t)most : 1;
-}
-
-static int lease_start(struct poll *p)
+int lease_start(struct poll *p)
 {
     struct node *n = p->leases->node;
     const struct lease_ask ask = {.service_name = str_from(p->pull->name),
-                                  .want = want(p),
+                                  .want = step_size(p),
                                   .visibility_ms = p->query->visibility_ms,
                                   .ctx = p};
     int rc = sched_lease(n->sched, store_clock_now(&n->clock), &ask, &p->lease);
 
+    p->n_wanted = p->query->n + ask.want;
     if (!rc)
         runner_later(n);
     return rc;
@@ -339,6 +339,7 @@ void leases_pass(struct leases *l)
     uint64_t news = sched_pull_news(l->node->sched);
     struct poll *next;
 
+    steps_pass(l);
     if (news == l->news)
         return;
     l->news = news;
@@ -362,7 +363,7 @@ void leases_services(struct leases *l)
             next = p->next;
             if (p->n_doubts) {
                 poll_check(p);
-            } else if (p->lease && !is_claiming(p)) {
+            } else if (p->lease && !p->query->n && !is_claiming(p)) {
                 sched_lease_end(l->node->sched, store_clock_now(&l->node->clock), p->lease);
                 p->lease = NULL;
                 poll_rest(p); /* ends the wait where the service is pulled no more */

@@ -7,10 +7,15 @@
  * time; when none has a due task it rests, and one call to each owner, shared by all polls of a
  * service, watches for due tasks there. So no poll holds a connection between two members.
  *
+ * An answer is bounded by bytes, and how large a payload is shows only once it is claimed: so a
+ * poll that asks for many tasks claims them in steps, each as large as the payloads of late let
+ * expect that there is room, and never of more payloads than STEP_BYTES, however large they are.
+ *
  * Failures: a client that hangs up ends its lease, and what is claimed for it later is given back
- * by compare-and-set, without using up a try. What is lost on its way (an answer between two
- * members, a dying process) is rescued at its deadline like the tasks of a worker that died. A
- * member that cannot be reached costs a poll at most its own wait once more.
+ * by compare-and-set, without using up a try; what another member claimed for it is given back here
+ * when its answer comes. What is lost on its way (an answer that breaks off between two members, a
+ * dying process) is rescued at its deadline like the tasks of a worker that died. A member that
+ * cannot be reached costs a poll at most its own wait once more.
  *
  * All functions belong to the main loop's thread. */
 #ifndef JF_NODE_LEASE_H
@@ -26,7 +31,9 @@ void leases_free(struct leases *l); /* after leases_close and the dispatcher; NU
 
 void leases_ask(struct leases *l, struct lease_query *q); /* as api_env.lease */
 void leases_cancel(struct leases *l, struct lease_query *q);
-void leases_give_back(struct leases *l, struct task **tasks, size_t n);
+/* What was claimed, here or by another member, and not handed out: by compare-and-set, so that what
+ * has gone on since is left alone. Takes it. */
+void leases_give_back(struct leases *l, struct lease_claims *claims);
 
 /* Carries out the LEASED and LEASE_DONE actions from this position on, of claims that were asked
  * for at that time. */

@@ -24,7 +24,12 @@ struct poll {
     uint32_t place;         /* the owner that it asks next; 0 = this node */
     uint32_t n_left;        /* owners that it has not asked */
     size_t cap;             /* of the query's array */
-    int n_doubts; /* readings of the services since this node did not know it as it should be */
+    size_t bytes;           /* of the tasks that it has */
+    size_t n_wanted;        /* tasks, with those of the step that is out */
+    mono_ms steps_until;    /* then no other step begins */
+    struct poll *next_in_steps;
+    bool in_steps; /* has tasks, and asks for more that are due */
+    int n_doubts;  /* readings of the services since this node did not know it as it should be */
     enum lease_outcome doubt; /* what it comes to otherwise */
     bool is_over;             /* ends with what is out */
 };
@@ -57,8 +62,9 @@ struct pull {
 
 struct leases {
     struct node *node;
-    struct pull *pulls;      /* owned */
-    struct poll *watchers;   /* owned: of other members */
+    struct pull *pulls;    /* owned */
+    struct poll *watchers; /* owned: of other members */
+    struct poll *in_steps;
     struct peer_call *calls; /* owned: those that are out */
     uint32_t n_polls;        /* watchers too */
     uint64_t news;           /* of the scheduler, as last seen */
@@ -71,6 +77,12 @@ void poll_rest(struct poll *p); /* waits in this node's scheduler */
 void poll_next(struct poll *p); /* asks the next owner, or rests */
 void poll_answer(struct poll *p, enum lease_outcome outcome);
 void pull_release(struct pull *u); /* frees it when nobody needs it */
+/* Asks the scheduler for as many tasks as step_size says. Errors: as sched_lease. */
+MUST_CHECK int lease_start(struct poll *p);
+
+/* lease_tasks.c */
+uint32_t step_size(const struct poll *p); /* so many that the answer stays within its size */
+void steps_pass(struct leases *l);        /* ends the polls whose next step got nothing at once */
 
 /* lease_peer.c: calls to other members. */
 void owners_refresh(struct pull *u);

@@ -4,6 +4,62 @@
 
 #include "node/lease_internal.h"
 
+#define TASK_BYTES 512        /* of a task, its payload aside */
+#define STEP_BYTES (16 << 20) /* of payloads that are all as large as may be */
+#define STEP_FIRST 16         /* tasks, while nothing is known of their payloads */
+#define STEPS_MS 250          /* a poll that has tasks takes so long to get more of them */
+
+/* ---- Steps --------------------------------------------------------------------------------- */
+
+uint32_t step_size(const struct poll *p)
+{
+    size_t known = p->pull->task_bytes;
+    size_t room = p->bytes < LEASE_BYTES_MAX ? LEASE_BYTES_MAX - p->bytes : 0;
+    size_t most = STEP_BYTES / p->leases->node->cfg->max_payload;
+    size_t left = p->query->max_tasks - p->query->n;
+    size_t n = known ? room / known : STEP_FIRST;
+
+    if (n > most)
+        n = most;
+    if (n > left)
+        n = left;
+    return n ? (uint32_t)n : 1;
+}
+
+/* The step that is back brought all that it asked for, there is room and more is due. */
+static bool step_again(struct poll *p)
+{
+    const struct lease_query *q = p->query;
+    struct leases *l = p->leases;
+    mono_ms now = clock_mono();
+
+    if (!p->in_steps)
+        p->steps_until = now + STEPS_MS;
+    if (p->is_over || l->stopping || now >= p->steps_until || q->n < p->n_wanted ||
+        q->n == q->max_tasks || p->bytes + p->pull->task_bytes > LEASE_BYTES_MAX ||
+        !sched_pull_ready(l->node->sched, q->service_name) || lease_start(p))
+        return false;
+    if (!p->in_steps) {
+        p->in_steps = true;
+        p->next_in_steps = l->in_steps;
+        l->in_steps = p;
+    }
+    return true;
+}
+
+void steps_pass(struct leases *l)
+{
+    struct poll *next;
+
+    for (struct poll *p = l->in_steps; p; p = next) {
+        next = p->next_in_steps;
+        if (!sched_lease_is_claiming(p->lease))
+            poll_answer(p, LEASE_OK);
+    }
+}
+
+/* ---- On their way out ---------------------------------------------------------------------- */
+
 static void poll_take(struct poll *p, struct task *t, mono_ms hand_by)
 {
     struct lease_query *q = p->query;
@@ -22,11 +78,12 @@ static void poll_take(struct poll *p, struct task *t, mono_ms hand_by)
     q->tasks[q->n++] = t;
 }
 
-static void note_leased(struct node *n, const struct poll *p, const struct task *t, wall_ms now)
+static void note_leased(struct node *n, struct poll *p, const struct task *t, wall_ms now)
 {
     struct pull *u = p->pull;
-    size_t bytes = t->payload.len + 512;
+    size_t bytes = t->payload.len + TASK_BYTES;
 
+    p->bytes += bytes;
     u->task_bytes = u->task_bytes ? (u->task_bytes * 7 + bytes) / 8 : bytes;
     counter_add(&n->counters.attempts[VERDICT_ACCEPTED], 1);
     if (t->retry_count == 0 && t->snooze_count == 0)
@@ -53,71 +110,83 @@ void leases_hand(struct leases *l, size_t from, mono_ms asked_at)
             poll_take(p, t, claim_fence(t, n->cfg->ghost_margin_ms, asked_at, now, mono_now));
         } else if (a->kind == ACTION_LEASE_DONE) {
             p->lease = NULL;
-            poll_answer(p, LEASE_OK);
+            if (!step_again(p))
+                poll_answer(p, LEASE_OK);
         }
     }
 }
 
-/* Claims on their way back. */
+/* ---- On their way back --------------------------------------------------------------------- */
+
 struct return_op {
     struct finish_op finish; /* first */
     struct leases *leases;
-    struct task **tasks;
+    struct lease_claims *claims; /* owned */
 };
+
+/* Whoever owns it by now claims it for the next worker. */
+static void tell_owner(struct node *n, const struct lease_claims *claims, size_t i,
+                       wall_ms next_attempt_time)
+{
+    const struct lease_claim *c = &claims->list[i];
+    const struct hint hint = {.service_name = str_from(claims->service_name),
+                              .shard = c->shard,
+                              .lane = task_lane(c->priority, c->retry_count > 0),
+                              .id = c->id,
+                              .attempt = c->attempt,
+                              .next_attempt_time = next_attempt_time};
+
+    if (sched_hint(n->sched, store_clock_now(&n->clock), &hint) == HINT_FOREIGN)
+        forward_add(n->forward, &hint);
+}
 
 static void on_returned(struct mail *m)
 {
     struct return_op *r = (struct return_op *)m;
     struct node *n = r->leases->node;
 
-    for (size_t i = 0; i < r->finish.n; i++) {
+    for (size_t i = 0; i < r->finish.n && !r->finish.op.rc; i++) {
         const struct finish_item *item = &r->finish.items[i];
-        const struct task *t = r->tasks[i];
-        const struct hint hint = {.service_name = t->service_name,
-                                  .shard = t->shard,
-                                  .lane = t->lane,
-                                  .id = t->id,
-                                  .attempt = t->attempt,
-                                  .next_attempt_time = item->next_attempt_time};
 
-        if (!r->finish.op.rc && item->result == FINISH_DONE)
-            (void)sched_hint(n->sched, store_clock_now(&n->clock), &hint);
-        task_free(r->tasks[i]);
+        if (item->result == FINISH_DONE)
+            tell_owner(n, r->claims, i, item->next_attempt_time);
     }
-    if (!r->finish.op.rc)
+    if (!r->finish.op.rc) {
+        forward_flush(n->forward);
         runner_later(n);
-    free(r->tasks);
+    }
+    free(r->claims);
     free(r->finish.items);
     free(r);
 }
 
-void leases_give_back(struct leases *l, struct task **tasks, size_t n_tasks)
+void leases_give_back(struct leases *l, struct lease_claims *claims)
 {
     struct node *n = l->node;
     struct return_op *r = calloc(1, sizeof(*r));
-    struct finish_item *items = calloc(n_tasks, sizeof(*items));
+    struct finish_item *items = calloc(claims->n, sizeof(*items));
 
     if (!r || !items)
         abort(); /* as above */
-    for (size_t i = 0; i < n_tasks; i++)
-        items[i] = (struct finish_item){.id = tasks[i]->id,
-                                        .attempt = tasks[i]->attempt,
+    for (size_t i = 0; i < claims->n; i++)
+        items[i] = (struct finish_item){.id = claims->list[i].id,
+                                        .attempt = claims->list[i].attempt,
                                         .kind = FINISH_PUT_BACK,
                                         .from = task_status_bit(TASK_SENDING),
                                         .next_attempt_time = store_clock_now(&n->clock) + 1,
-                                        .retry_count = tasks[i]->retry_count,
-                                        .priority = tasks[i]->priority,
+                                        .retry_count = claims->list[i].retry_count,
+                                        .priority = claims->list[i].priority,
                                         .outcome = "unsent",
                                         .node = str_from(n->cfg->node_name)};
     r->leases = l;
-    r->tasks = tasks;
+    r->claims = claims;
     r->finish.items = items;
-    r->finish.n = n_tasks;
+    r->finish.n = claims->n;
     r->finish.op.kind = STORE_FINISH;
     r->finish.op.reply = n->mailbox;
     r->finish.op.mail.on_delivery = on_returned;
-    LOG(n->log, LOG_INFO, "lease.given_back", "nobody was there any more to take these tasks",
-        F_INT("tasks", (int64_t)n_tasks));
+    LOG(n->log, LOG_INFO, "lease.given_back", "these tasks were claimed and not handed out",
+        F_Z("service", claims->service_name), F_INT("tasks", (int64_t)claims->n));
     r->finish.op.rc = store_post(&n->port, &r->finish.op);
     if (r->finish.op.rc)
         on_returned(&r->finish.op.mail);

@@ -32,6 +32,7 @@ enum lease_kind {
     LEASE_WATCH  /* another member asks to be told when there are due tasks to claim */
 };
 #define LEASE_BYTES_MAX ((size_t)4 << 20) /* of one answer; one task may exceed it */
+#define LEASE_TASKS_MAX 1000              /* in one answer */
 enum lease_outcome {
     LEASE_OK,
     LEASE_UNKNOWN,  /* no such service */
@@ -39,6 +40,25 @@ enum lease_outcome {
     LEASE_TOO_MANY, /* polls wait already */
     LEASE_STOPPING  /* the node */
 };
+/* Claimed tasks of one service, as far as it takes to give them back. One block: free(). */
+struct lease_claim {
+    int64_t id;
+    int32_t attempt; /* the one that the claim began */
+    int32_t retry_count;
+    int32_t priority;
+    int32_t shard;
+};
+struct lease_claims {
+    char service_name[TASK_NAME_MAX + 1];
+    size_t n;
+    struct lease_claim list[];
+};
+/* Behind the tasks that a member hands to another one stand two lines, each after a '\n': an object
+ * {"bytes": of the tasks' text, "claims": [[id, attempt, retryCount, priority, shard], …]}, and its
+ * signature, "<stamp> <signature>", as of a body for this path, by the member that answers. A
+ * member with no tasks answers the empty list alone. */
+#define LEASE_CLAIMS_PATH "/internal/lease#claims"
+#define LEASE_NO_TASKS "{\"tasks\":[]}"
 struct lease_query {
     struct mail mail;
     struct mail cancel;    /* back by lease_cancel */
@@ -54,9 +74,10 @@ struct lease_query {
     enum lease_outcome outcome;
     struct task **tasks; /* n claimed rows: each task_free, the array free() */
     size_t n;
-    mono_ms hand_by;  /* later than this they must not go out: give_back */
-    struct buf body;  /* or the whole answer, as another member gave it; buf_fini */
-    uint32_t n_ready; /* of a WATCH */
+    mono_ms hand_by;             /* later than this they must not go out: give_back */
+    struct buf body;             /* or the whole answer, as another member gave it; buf_fini */
+    struct lease_claims *claims; /* of that; free() */
+    uint32_t n_ready;            /* of a WATCH */
 };
 
 /* What the rest of the node offers. All functions are thread safe and never block. */
@@ -92,6 +113,9 @@ struct api_env {
     /* Whether a member of the cluster has signed this body for this node and this path. */
     bool (*is_member)(void *ctx, struct str path, struct str stamp, struct str signature,
                       struct str body);
+    /* Appends "<stamp> <signature>", by which other members see that this one has signed the body
+     * for this path. Errors: ERR_NOMEM, ERR_INVALID (there is no cluster). */
+    int (*sign)(void *ctx, struct str path, struct str body, struct buf *dst);
     /* Hints of another member, borrowed for the call; `services`: those have changed. False: there
      * are too many. */
     bool (*hints)(void *ctx, const struct hint *hints, size_t n, bool services);
@@ -103,8 +127,8 @@ struct api_env {
     /* The client has gone: a query that the node still has comes back soon. `q->cancel` is posted
      * back, too, perhaps later. False: it is not, the node is stopping. */
     bool (*lease_cancel)(void *ctx, struct lease_query *q);
-    /* Tasks that were claimed for a client that has gone; takes them and the array. */
-    void (*give_back)(void *ctx, struct task **tasks, size_t n);
+    /* What was claimed and not handed out; takes it. */
+    void (*give_back)(void *ctx, struct lease_claims *claims);
     bool (*is_pull)(void *ctx, struct str service_name);
     /* This node gives up what it owns, or takes part again, soon after. False: it is stopping. */
     bool (*drain)(void *ctx, bool drain);

@@ -47,6 +47,9 @@ struct api_call {
     /* Decoded and unescaped texts, which operations borrow: it has room for all of them from the
      * start, so that it never moves. */
     struct buf text;
+    /* NULL, or as http_answer.on_end; the call may be gone by then. */
+    void (*on_end)(void *ctx, bool sent);
+    void *end_ctx;
 };
 
 struct route {

@@ -37,7 +37,8 @@ static void send_answer(struct api_call *c, const struct http_answer *a)
 void call_send(struct api_call *c, int status, const char *content_type)
 {
     struct api_loop *loop = c->loop;
-    struct http_answer a = {.status = status, .content_type = content_type};
+    struct http_answer a = {
+        .status = status, .content_type = content_type, .on_end = c->on_end, .ctx = c->end_ctx};
     if (buf_ok(&loop->out) && buf_ok(&loop->headers)) {
         a.body = buf_str(&loop->out);
         a.headers = buf_str(&loop->headers);

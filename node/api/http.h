@@ -36,6 +36,10 @@ struct http_answer {
     struct str headers;       /* more header lines, each ended by CRLF; may be absent */
     struct str body;
     bool close; /* close the connection afterwards */
+    /* NULL, or called once, on the loop's thread, inside http_answer or later: whether the system
+     * has taken all of it. If not, the client has not got it whole. */
+    void (*on_end)(void *ctx, bool sent);
+    void *ctx;
 };
 
 /* Runs on the loop's thread. Leads to exactly one http_answer on that thread, inside or later. */

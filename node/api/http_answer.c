@@ -186,6 +186,8 @@ void http_answer(struct http_request *req, const struct http_answer *a)
     c->busy = false;
     c->loop->n_busy--;
     atomic_fetch_sub(&c->loop->server->n_requests, 1);
+    c->on_end = a->on_end;
+    c->end_ctx = a->ctx;
     if (c->state == CONN_CLOSED) {
         conn_close(c);
         return;

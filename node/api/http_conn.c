@@ -114,9 +114,19 @@ static void tell_hangup(struct conn *c)
         on_hangup(&c->req);
 }
 
+void conn_tell_end(struct conn *c, bool sent)
+{
+    void (*on_end)(void *ctx, bool sent) = c->on_end;
+
+    c->on_end = NULL;
+    if (on_end)
+        on_end(c->end_ctx, sent);
+}
+
 void conn_close(struct conn *c)
 {
     tell_hangup(c);
+    conn_tell_end(c, false);
     if (c->state != CONN_CLOSED) {
         conn_set(c, CONN_CLOSED);
         if (c->readable)
@@ -257,6 +267,7 @@ static void conn_resume(struct conn *c)
 
 void conn_answered(struct conn *c)
 {
+    conn_tell_end(c, true);
     if (c->close_after) {
         /* It may linger: what is not charged any more must not stay either. */
         buf_fini(&c->body);

@@ -105,8 +105,9 @@ struct conn {
     const char *fault_text; /* static */
     size_t held;            /* by `body` and `out` */
     size_t charged;         /* of that, of the server's max_memory */
-    size_t ahead_pos;
-    size_t out_pos;
+    size_t ahead_pos, out_pos;
+    void (*on_end)(void *ctx, bool sent); /* of the answer under way; NULL = nobody asks */
+    void *end_ctx;
     struct buf target; /* the request's */
     struct buf body;   /* the request's */
     struct buf ahead;  /* input behind the request under way */
@@ -172,8 +173,8 @@ void conn_close(struct conn *c);
 void conn_on_deadline(struct conn *c);
 bool conn_is_quiet(const struct conn *c); /* between requests, and nothing has come */
 void conn_set(struct conn *c, enum conn_state state);
-/* After an answer went out, or failed: to the next request or the end. */
-void conn_answered(struct conn *c);
+void conn_tell_end(struct conn *c, bool sent); /* to whoever asked about the answer */
+void conn_answered(struct conn *c); /* it went out, or failed: to the next request, or the end */
 void conn_reclaim(struct http_loop *loop); /* frees what has died */
 /* Counts n more bytes that the connection holds, against the server's memory as far as they are
  * above HTTP_UNCOUNTED. False when there is no more. Buffers count by what they take up, which

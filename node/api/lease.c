@@ -3,14 +3,15 @@
  * wait. No thread waits with it. Other members ask in the same way, by a signed call.
  *
  * A client that hangs up is told to the node, and the request is answered when the node has given
- * the query back and has heard of that, too. Tasks that come for it nevertheless are given back. */
+ * the query back and has heard of that, too. Tasks that come for it nevertheless are given back, as
+ * are those of an answer that did not get out whole, and those that did not fit into it. */
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "node/api/api_impl.h"
 #include "node/api/fields.h"
 
-#define LEASE_TASKS_MAX 1000
 #define LEASE_WAIT_MS 20000
 #define LEASE_WAIT_MAX_MS 60000
 
@@ -28,6 +29,7 @@ static void lease_fini(struct api_call *c)
     for (size_t i = 0; i < s->query.n; i++)
         task_free(s->query.tasks[i]);
     free(s->query.tasks);
+    free(s->query.claims);
     buf_fini(&s->query.body);
 }
 
@@ -67,18 +69,82 @@ static bool read_visibility(struct fields *f, const struct json_token *value)
 
 /* ---- Answers ----------------------------------------------------------------------------- */
 
+/* The claims of the query's tasks from this one on, or, where another member made them, all. NULL:
+ * there are none, or no memory; then they are rescued at their deadline. */
+static struct lease_claims *take_claims(struct lease_state *s, size_t from)
+{
+    struct lease_query *q = &s->query;
+    struct lease_claims *claims = q->claims;
+    size_t n = q->n - from;
+    q->claims = NULL;
+    if (!claims && n > 0)
+        claims = calloc(1, sizeof(*claims) + n * sizeof(claims->list[0]));
+    if (!claims || n == 0)
+        return claims;
+    memcpy(claims->service_name, q->service_name.p, q->service_name.len);
+    claims->n = n;
+    for (size_t i = 0; i < n; i++) {
+        const struct task *t = q->tasks[from + i];
+        claims->list[i] = (struct lease_claim){
+            .id = t->id,
+            .attempt = t->attempt,
+            .retry_count = t->retry_count,
+            .priority = t->priority,
+            .shard = t->shard,
+        };
+    }
+    return claims;
+}
+
 static void give_back(struct lease_state *s, size_t from)
 {
     const struct api_env *env = &s->call.api->env;
-    struct lease_query *q = &s->query;
-    size_t n = q->n - from;
-    struct task **tasks = n > 0 ? calloc(n, sizeof(*tasks)) : NULL;
-    if (!tasks) /* or out of memory: they are rescued at their deadline */
-        return;
-    for (size_t i = 0; i < n; i++)
-        tasks[i] = q->tasks[from + i];
-    q->n = from;
-    env->give_back(env->ctx, tasks, n);
+    struct lease_claims *claims = take_claims(s, from);
+    if (claims)
+        env->give_back(env->ctx, claims);
+    for (size_t i = from; i < s->query.n; i++)
+        task_free(s->query.tasks[i]);
+    s->query.n = from;
+}
+
+/* An answer on its way. */
+struct handed {
+    const struct api_env *env;
+    struct lease_claims *claims;
+};
+
+static void on_end(void *ctx, bool sent)
+{
+    struct handed *h = ctx;
+    if (sent)
+        free(h->claims);
+    else
+        h->env->give_back(h->env->ctx, h->claims);
+    free(h);
+}
+
+/* Another member sees that the claims come from this one, and can give them back. */
+static void put_claims(struct lease_state *s, const struct lease_claims *claims)
+{
+    struct api_call *c = &s->call;
+    const struct api_env *env = &c->api->env;
+    struct buf *b = &c->loop->out;
+    struct buf line = BUF_INIT;
+    size_t bytes = b->len;
+    buf_addf(b, "\n{\"bytes\":%zu,\"claims\":[", bytes);
+    for (size_t i = 0; i < claims->n; i++) {
+        const struct lease_claim *l = &claims->list[i];
+        buf_addf(b, "%s[%" PRId64 ",%d,%d,%d,%d]", i > 0 ? "," : "", l->id, (int)l->attempt,
+                 (int)l->retry_count, (int)l->priority, (int)l->shard);
+    }
+    buf_addz(b, "]}");
+    buf_addc(&line, '\n');
+    if (buf_ok(b) && env->sign(env->ctx, STR(LEASE_CLAIMS_PATH),
+                               (struct str){b->data + bytes + 1, b->len - bytes - 1}, &line) == 0)
+        buf_adds(b, buf_str(&line));
+    else
+        b->failed = true; /* answered 500 */
+    buf_fini(&line);
 }
 
 static void put_tasks(struct lease_state *s)
@@ -87,8 +153,6 @@ static void put_tasks(struct lease_state *s)
     struct lease_query *q = &s->query;
     struct buf *b = call_out(c);
     size_t i = 0;
-    if (q->n > 0 && (s->is_gone || clock_mono() >= q->hand_by))
-        give_back(s, 0);
     buf_addz(b, "{\"tasks\":[");
     for (; i < q->n && b->len < LEASE_BYTES_MAX; i++) {
         if (i > 0)
@@ -96,18 +160,45 @@ static void put_tasks(struct lease_state *s)
         task_put_leased(b, q->tasks[i], api_now(c->api), c->api->cfg.ghost_margin_ms);
     }
     buf_addz(b, "]}");
-    give_back(s, buf_ok(b) ? i : 0);
+    give_back(s, i);
+}
+
+/* Follows what becomes of the answer. Out of memory, it is on its own. */
+static void follow(struct lease_state *s)
+{
+    struct api_call *c = &s->call;
+    struct lease_claims *claims = take_claims(s, 0);
+    struct handed *h = claims ? malloc(sizeof(*h)) : NULL;
+    if (claims && s->query.kind == LEASE_CLAIM)
+        put_claims(s, claims);
+    if (!h) {
+        free(claims);
+        return;
+    }
+    *h = (struct handed){&c->api->env, claims};
+    if (!buf_ok(&c->loop->out)) {
+        on_end(h, false);
+        return;
+    }
+    c->on_end = on_end;
+    c->end_ctx = h;
 }
 
 static void answer_ok(struct lease_state *s)
 {
     struct api_call *c = &s->call;
-    if (s->query.kind == LEASE_WATCH)
-        buf_addf(call_out(c), "{\"ready\":%" PRIu32 "}", s->query.n_ready);
-    else if (s->query.body.len > 0)
-        buf_adds(call_out(c), buf_str(&s->query.body));
+    struct lease_query *q = &s->query;
+    if (s->is_gone || clock_mono() >= q->hand_by) {
+        give_back(s, 0);
+        buf_clear(&q->body);
+    }
+    if (q->kind == LEASE_WATCH)
+        buf_addf(call_out(c), "{\"ready\":%" PRIu32 "}", q->n_ready);
+    else if (q->body.len > 0)
+        buf_adds(call_out(c), buf_str(&q->body));
     else
         put_tasks(s);
+    follow(s);
     call_send_json(c, 200);
 }
 

@@ -7,6 +7,7 @@ One node first; with a database that is a server also three members, of which wo
 
 import concurrent.futures
 import contextlib
+import http.server
 import itertools
 import json
 import signal
@@ -92,6 +93,10 @@ def submit_many(client, service, tag, count, **more):
     return traces
 
 
+def waits_for_a_worker(node, biz_uuid):
+    return node.client.get(f"/api/delay-tasks/{biz_uuid}/explain").body["gate"] == "worker"
+
+
 def keys_of(tasks):
     return sorted(t["bizUuid"] for t in tasks)
 
@@ -106,6 +111,7 @@ def work_off(workers, count, seconds=60):
             with lock:
                 seen.extend((t["traceId"], t["attempt"]) for t in tasks)
             if tasks:
+                equal({t["retryCount"] for t in tasks}, {0}, "no try was used up on the way")
                 equal(set(worker.report(tasks)), {200}, "the results")
             with lock:
                 if len(seen) >= count:
@@ -155,8 +161,7 @@ def a_poll_that_waits_is_served_at_once(s):
 def what_a_lease_looks_like(s):
     worker = s.worker(s.service("looks", timeout="30s"))
     s.node.submit("looks-1", "looks", payload={"n": 1.50})
-    wait_until(lambda: s.node.client.get("/api/delay-tasks/looks-1/explain").body["gate"] == "worker",
-               20, "it waits for a worker")
+    wait_until(lambda: waits_for_a_worker(s.node, "looks-1"), 20, "it waits for a worker")
     s.node.submit("looks-2", "looks", timeout="7s")
     tasks = wait_until(lambda: worker.lease(visibility="1h", worker="worker-7"), 20, "a lease")
     tasks += [] if len(tasks) == 2 else worker.lease(visibility="1h")
@@ -344,6 +349,54 @@ def what_was_claimed_for_one_that_hung_up_is_given_back(s):
     equal(worker.report(tasks), [200])
 
 
+def claimed_so_far(s, service):
+    return int(s.store.query("SELECT count(*) FROM job_delay_task WHERE attempt > 0 AND "
+                             f"service_name = '{service}'")[0][0])
+
+
+def no_more_is_claimed_than_goes_out(s):
+    """An answer holds 4 MiB, and tasks that do not fit are not claimed for it."""
+    worker = s.worker(s.service("big"))
+    payload = {"text": "x" * 60000}
+    for first in range(0, 400, 40):
+        answer = s.node.client.post("/api/delay-tasks/batch", {"tasks": [
+            {"bizUuid": f"big-{i}", "serviceName": "big", "handler": "h", "payload": payload}
+            for i in range(first, first + 40)]})
+        equal({part["status"] for part in answer.body["results"]}, {201}, "the submissions")
+    wait_until(lambda: waits_for_a_worker(s.node, "big-399"), 20, "all are read")
+    leased = []
+    for _ in range(2):  # at first nothing is known of the payloads
+        tasks = worker.lease(maxTasks=1000, visibility="5m")
+        check(55 <= len(tasks) <= 75, f"4 MiB: {len(tasks)}")
+        leased += tasks
+        check(claimed_so_far(s, "big") <= len(leased) + 2, f"{claimed_so_far(s, 'big')} were claimed")
+    equal(set(worker.report(leased)), {200})
+    # What is known is wrong by now.
+    submit_many(s.node.client, "big", "small", 200, priority=9)
+    seen = 0
+    while seen < 200:
+        tasks = worker.lease(maxTasks=1000 if seen == 0 else 200 - seen, visibility="5m")
+        equal({t["bizUuid"].split("-")[0] for t in tasks[:200 - seen]}, {"small"}, "by priority")
+        seen += len([t for t in tasks if t["bizUuid"].startswith("small")])
+        worker.report(tasks)
+    before = claimed_so_far(s, "big")
+    tasks = worker.lease(maxTasks=1000)
+    check(claimed_so_far(s, "big") - before <= 256, "16 MiB, however large they are")
+    worker.report(tasks)
+
+
+def small_tasks_fill_an_answer(s):
+    worker = s.worker(s.service("filled"))
+    submit_many(s.node.client, "filled", "filled", 700)
+    wait_until(lambda: waits_for_a_worker(s.node, "filled-699"), 20, "all are read")
+    tasks = worker.lease(maxTasks=600)
+    equal(len(tasks), 600, "in steps")
+    equal(len({t["bizUuid"] for t in tasks}), 600)
+    tasks += worker.lease(maxTasks=600)
+    equal(len(tasks), 700)
+    equal(worker.report(tasks), [200] * 700)
+
+
 def a_killed_node_leaves_leases_alone(s):
     worker = s.worker(s.service("killed"))
     submit_many(s.node.client, "killed", "killed", 4)
@@ -420,6 +473,8 @@ ONE_NODE = (
     modes_change_and_nothing_is_lost,
     a_poll_that_hangs_up_takes_nothing,
     what_was_claimed_for_one_that_hung_up_is_given_back,
+    no_more_is_claimed_than_goes_out,
+    small_tasks_fill_an_answer,
     a_killed_node_leaves_leases_alone,
     sigterm_ends_the_polls,
     the_example_works,
@@ -435,6 +490,7 @@ class Cluster:
     def __init__(self, kind, folder):
         import members  # pylint: disable=import-outside-toplevel
         self.names = members.NAMES
+        members.ENV["JOBFLOW_LOG_LEVEL"] = "debug"
         self.stage = members.Stage(kind, folder)
         self.serial = itertools.count()
 
@@ -449,6 +505,17 @@ class Cluster:
 
     def worker(self, node, service):
         return Worker(self.stage.nodes[node].port, service)
+
+    @contextlib.contextmanager
+    def claim_held_up(self):
+        """A due task, its owner and another member; whoever claims it waits meanwhile."""
+        service = self.service()
+        owner = self.stage.nodes[self.stage.owner("node-a", service)]
+        other = next(node for node in self.stage.nodes.values() if node is not owner)
+        owner.submit(f"{service}-1", service)
+        wait_until(lambda: waits_for_a_worker(owner, f"{service}-1"), 20, "the owner has it")
+        with locked(self.stage.store, f"{service}-1"):
+            yield service, owner, other
 
     def close(self):
         self.stage.close()
@@ -476,7 +543,7 @@ def one_worker_drains_all_shards(c):
     traces = submit_many(c.stage.nodes["node-b"].client, service, service, 300)
     with contextlib.closing(c.worker("node-a", service)) as worker:
         seen = work_off([worker], 300)
-    equal(sorted(seen), sorted((trace, 1) for trace in traces), "what was handed out")
+    equal(sorted(trace for trace, _ in seen), sorted(traces), "what was handed out")
 
 
 def workers_everywhere_share(c):
@@ -490,8 +557,8 @@ def workers_everywhere_share(c):
         submitting.start()
         seen = work_off(workers, 3000)
         submitting.join()
-    equal(len(seen), len(set(seen)), "attempts that were handed out")
-    equal(sorted(seen), sorted((trace, 1) for trace in traces), "what was handed out")
+    # Where a wait ended before the owner's answer came, the task was given back, and the attempt counted.
+    equal(sorted(trace for trace, _ in seen), sorted(traces), "what was handed out")
 
 
 def an_owner_dies(c):
@@ -508,6 +575,98 @@ def an_owner_dies(c):
         equal(keys_of(poll.result(60)), [f"{service}-2"], "after the take-over")
         equal(worker.report(leased), [200], "what was leased before")
     c.stage.nodes[owner].start()
+    c.stage.settle(c.names)
+
+
+def is_claiming(node):
+    return node.metrics()['jobflow_tasks_in_flight{stage="claiming"}'] == 1
+
+
+def comes_back_at_once(node, service):
+    """The task, without using up a try, long before its lease is over."""
+    with contextlib.closing(Worker(node.port, service)) as worker:
+        tasks = wait_until(worker.lease, 20, "the task again")
+        equal([(t["attempt"], t["retryCount"]) for t in tasks], [(2, 0)], "given back")
+        equal(worker.report(tasks), [200])
+
+
+def a_hang_up_elsewhere_gives_back_what_the_owner_claims(c):
+    with c.claim_held_up() as (service, owner, other):
+        def until_claiming(connection):
+            wait_until(lambda: is_claiming(owner), 20, "the owner claims")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        hang_up(other.port, service, until_claiming)
+        wait_until(lambda: other.events("lease.hung_up", service=service), 4, "the other one hears of it")
+    wait_until(lambda: other.events("lease.given_back", service=service, tasks=1), 10,
+               "the other one gives it back")
+    comes_back_at_once(owner, service)
+
+
+def a_wait_that_ends_first_gives_back_what_the_owner_claims(c):
+    with c.claim_held_up() as (service, owner, other), \
+            contextlib.closing(Worker(other.port, service)) as worker:
+        equal(worker.poll(wait=0).body, {"tasks": []}, "in time")
+        check(is_claiming(owner), "the owner still claims")
+    wait_until(lambda: other.events("lease.given_back", service=service, tasks=1), 10,
+               "the other one gives it back")
+    comes_back_at_once(other, service)
+
+
+def an_owner_gives_back_what_a_dead_member_asked_for(c):
+    with c.claim_held_up() as (service, owner, other):
+        hang_up(other.port, service, lambda _: (
+            wait_until(lambda: is_claiming(owner), 20, "the owner claims"), other.kill9()))
+        wait_until(lambda: owner.events("lease.hung_up", service=service), 4, "the owner hears of it")
+    comes_back_at_once(owner, service)
+    other.start()
+    c.stage.settle(c.names)
+
+
+class Stranger(http.server.BaseHTTPRequestHandler):
+    """Has got a member's address, and answers as members do, but for the secret."""
+    protocol_version = "HTTP/1.1"
+    tasks = json.dumps({"tasks": [{"traceId": f"{1:016x}{2:016x}", "attempt": 1, "payload": None}]},
+                       separators=(",", ":"))
+    asked = []
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        answer = b"{}"
+        if self.path.startswith("/internal/lease"):
+            self.asked.append(body)
+            answer = self.tasks
+            if len(self.asked) > 1:
+                claims = json.dumps({"bytes": len(answer), "claims": [[1, 1, 0, 5, 0]]})
+                answer += f"\n{claims}\n{lib.now_ms() // 1000} v1,{'A' * 43}="
+            answer = answer.encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_):  # pylint: disable=arguments-differ
+        pass
+
+
+def only_a_member_is_believed(c):
+    service = c.service()
+    owner = c.stage.nodes[c.stage.owner("node-a", service)]
+    other = next(node for node in c.stage.nodes.values() if node is not owner)
+    Stranger.asked.clear()
+    with contextlib.closing(Worker(other.port, service)) as worker:
+        owner.kill9()
+        server = http.server.ThreadingHTTPServer((lib.HOST, owner.port), Stranger)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            for _ in range(4):  # a call that failed is followed by a pause of half a second
+                equal(worker.poll(wait="600ms").body, {"tasks": []}, "what a stranger said")
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+    check(len(Stranger.asked) > 1, f"the stranger was asked {len(Stranger.asked)} times")
+    owner.start()
     c.stage.settle(c.names)
 
 
@@ -529,7 +688,11 @@ MEMBERS = (
     any_member_may_be_asked,
     one_worker_drains_all_shards,
     workers_everywhere_share,
+    a_hang_up_elsewhere_gives_back_what_the_owner_claims,
+    a_wait_that_ends_first_gives_back_what_the_owner_claims,
+    an_owner_gives_back_what_a_dead_member_asked_for,
     an_unreachable_owner_costs_an_empty_answer,
+    only_a_member_is_believed,
     an_owner_dies,
 )
 

@@ -52,6 +52,13 @@ static void lease(void *ctx, struct lease_query *q)
     q->tasks = q->n ? calloc(q->n, sizeof(*q->tasks)) : NULL;
     for (size_t i = 0; i < q->n; i++)
         q->tasks[i] = task_dup(f->leased[i]);
+    if (f->forwarded) {
+        buf_addz(&q->body, f->forwarded);
+        q->claims = calloc(1, sizeof(*q->claims) + sizeof(q->claims->list[0]));
+        q->claims->service_name[0] = 's';
+        q->claims->n = 1;
+        q->claims->list[0] = (struct lease_claim){8, 3, 2, 4, 1};
+    }
     if (atomic_load(&f->holds_leases))
         q->holder = f;
     else
@@ -69,13 +76,21 @@ static bool lease_cancel(void *ctx, struct lease_query *q)
     return true;
 }
 
-static void give_back(void *ctx, struct task **tasks, size_t n)
+static void give_back(void *ctx, struct lease_claims *claims)
 {
     struct api_fixture *f = ctx;
-    for (size_t i = 0; i < n; i++)
-        task_free(tasks[i]);
-    free(tasks);
-    atomic_fetch_add(&f->n_given_back, (unsigned)n);
+    assert_string_equal(claims->service_name, "s");
+    f->last_given_back = claims->list[claims->n - 1];
+    atomic_fetch_add(&f->n_given_back, (unsigned)claims->n);
+    free(claims);
+}
+
+static int sign(void *ctx, struct str path, struct str body, struct buf *dst)
+{
+    (void)ctx;
+    assert_true(str_eqz(path, LEASE_CLAIMS_PATH));
+    buf_addf(dst, "7 signed-%zu", body.len);
+    return 0;
 }
 
 static bool is_pull(void *ctx, struct str service_name)
@@ -250,6 +265,7 @@ struct api_env api_fixture_env(struct api_fixture *f)
         .cluster = cluster,
         .drain = drain,
         .is_member = is_member,
+        .sign = sign,
         .hints = hints,
         .notify = notify,
         .check_base_url = check_base_url,

@@ -78,7 +78,9 @@ struct api_fixture {
     size_t n_leased;
     atomic_bool holds_leases;
     atomic_uint n_cancelled;
+    const char *forwarded; /* what another member answered, with one claim; NULL: none did */
     atomic_uint n_given_back;
+    struct lease_claim last_given_back;
 };
 
 struct api_config api_fixture_config(void);

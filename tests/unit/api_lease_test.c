@@ -13,6 +13,7 @@
 #include "tests/unit/api_fixture.h"
 
 #define LEASE "/api/services/s/lease"
+#define MEMBERS "/internal/lease?stamp=7&signature=v1,a%2B/%3D"
 #define RESULTS "/api/attempts/results"
 #define BEATS "/api/attempts/heartbeats"
 #define TRACE_A "00000000000000010000000000001234"
@@ -186,25 +187,101 @@ static bool was_given_back(void *ctx)
     return atomic_load(&f.n_given_back) == 2;
 }
 
-/* The client has gone while the node had the query: what comes for it all the same goes back. */
-static void test_hang_up(void **state)
+static void send_post(struct client *c, const char *path, const char *body)
+{
+    char text[256];
+    (void)snprintf(text, sizeof(text),
+                   "POST %s HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+                   "Content-Length: %zu\r\n\r\n%s",
+                   path, strlen(body), body);
+    client_open(c, f.address);
+    client_send(c, text);
+}
+
+/* Gone while the node has the query. */
+static void hang_up(const char *path, const char *body, bool reset)
 {
     struct client c;
+    atomic_store(&f.n_given_back, 0);
+    atomic_store(&f.n_cancelled, 0);
+    atomic_store(&f.holds_leases, true);
+    send_post(&c, path, body);
+    assert_false(client_readable(&c, 50));
+    if (reset)
+        client_reset(&c);
+    else
+        client_close(&c);
+}
+
+/* The client has gone: what comes for it all the same goes back, whoever it is and whoever claimed
+ * it. */
+static void test_hang_up(void **state)
+{
     (void)state;
     f.n_leased = 2;
     for (int reset = 0; reset < 2; reset++) {
-        atomic_store(&f.n_given_back, 0);
-        atomic_store(&f.n_cancelled, 0);
-        atomic_store(&f.holds_leases, true);
-        client_open(&c, f.address);
-        client_send(&c, "POST " LEASE " HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n");
-        assert_false(client_readable(&c, 50));
-        if (reset)
-            client_reset(&c);
-        else
-            client_close(&c);
+        hang_up(LEASE, "{}", reset);
         wait_until(was_given_back, NULL);
         assert_int_equal(atomic_load(&f.n_cancelled), 1);
+        hang_up(MEMBERS, "{\"service\":\"s\"}", reset);
+        wait_until(was_given_back, NULL);
+        assert_int_equal(f.last_given_back.id, 7);
+        assert_int_equal(f.last_given_back.attempt, 2);
+        assert_int_equal(f.last_given_back.retry_count, 1);
+    }
+}
+
+static bool one_was_given_back(void *ctx)
+{
+    (void)ctx;
+    return atomic_load(&f.n_given_back) == 1;
+}
+
+static void test_what_another_member_claimed(void **state)
+{
+    (void)state;
+    f.forwarded = "{\"tasks\":[{\"n\":1.10}]}";
+    char *text = call(LEASE, NULL, 200);
+    assert_string_equal(text, f.forwarded);
+    assert_int_equal(atomic_load(&f.n_given_back), 0);
+    free(text);
+    f.last_lease.hand_by = clock_mono();
+    text = call(LEASE, NULL, 200);
+    assert_string_equal(text, "{\"tasks\":[]}");
+    assert_int_equal(atomic_load(&f.n_given_back), 1);
+    free(text);
+    f.last_lease.hand_by = INT64_MAX;
+    hang_up(LEASE, "{}", false);
+    wait_until(one_was_given_back, NULL);
+    assert_int_equal(f.last_given_back.id, 8);
+    assert_int_equal(f.last_given_back.shard, 1);
+}
+
+/* More than sockets hold, and it is not read. */
+static void test_an_answer_that_does_not_get_out(void **state)
+{
+    const struct {
+        const char *path, *body;
+    } rows[] = {{LEASE, "{\"maxTasks\":2}"}, {MEMBERS, "{\"service\":\"s\",\"maxTasks\":2}"}};
+    struct client c;
+    (void)state;
+    char *payload = malloc(LEASE_BYTES_MAX);
+    memset(payload, 'x', LEASE_BYTES_MAX - 1);
+    payload[0] = payload[LEASE_BYTES_MAX - 2048] = '"';
+    payload[LEASE_BYTES_MAX - 2047] = '\0';
+    for (int i = 0; i < 2; i++) {
+        task_free(f.leased[i]);
+        f.leased[i] = leased_task(payload);
+    }
+    free(payload);
+    f.n_leased = 2;
+    for (size_t i = 0; i < 2; i++) {
+        atomic_store(&f.n_given_back, 0);
+        send_post(&c, rows[i].path, rows[i].body);
+        assert_true(client_readable(&c, 5000));
+        assert_int_equal(atomic_load(&f.n_given_back), 0);
+        client_reset(&c);
+        wait_until(was_given_back, NULL);
     }
 }
 
@@ -213,19 +290,29 @@ static void test_members_ask(void **state)
     (void)state;
     free(call("/internal/lease", "{\"service\":\"s\"}", 404));
     f.n_leased = 1;
-    char *text = call("/internal/lease?stamp=7&signature=v1,a%2B/%3D",
-                      "{\"service\":\"s\",\"maxTasks\":5,\"visibility\":3000}", 200);
+    char *text = call(MEMBERS, "{\"service\":\"s\",\"maxTasks\":5,\"visibility\":3000}", 200);
+    char *claims = strchr(text, '\n');
+    assert_non_null(claims);
+    *claims++ = '\0';
     expect_in(text, "order-7");
+    char line[64];
+    int len = snprintf(line, sizeof(line), "{\"bytes\":%zu,\"claims\":[[7,2,1,%d,0]]}",
+                       strlen(text), (int)f.leased[0]->priority);
+    char want[128];
+    (void)snprintf(want, sizeof(want), "%s\n7 signed-%d", line, len);
+    assert_string_equal(claims, want);
     assert_int_equal(f.last_lease.max_tasks, 5);
     assert_int_equal(f.last_lease.visibility_ms, 3000);
     free(text);
     f.n_leased = 0;
-    text = call("/internal/lease?stamp=7&signature=v1,a%2B/%3D",
-                "{\"service\":\"s\",\"watch\":5000}", 200);
+    text = call(MEMBERS, "{\"service\":\"s\"}", 200);
+    assert_string_equal(text, LEASE_NO_TASKS);
+    free(text);
+    text = call(MEMBERS, "{\"service\":\"s\",\"watch\":5000}", 200);
     assert_string_equal(text, "{\"ready\":0}");
     assert_int_equal(f.last_lease.wait_ms, 5000);
     free(text);
-    free(call("/internal/lease?stamp=7&signature=v1,a%2B/%3D", "{\"hints\":[]}", 400));
+    free(call(MEMBERS, "{\"hints\":[]}", 400));
 }
 
 /* ---- Reports ----------------------------------------------------------------------------- */
@@ -381,6 +468,8 @@ int main(void)
         CASE(test_refusals),
         CASE(test_bad_leases),
         CASE(test_hang_up),
+        CASE(test_what_another_member_claimed),
+        CASE(test_an_answer_that_does_not_get_out),
         CASE(test_members_ask),
         CASE(test_results),
         CASE(test_lost_and_failing),
