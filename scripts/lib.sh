@@ -147,11 +147,12 @@ mysql_start() {
         chown mysql "$dir"
     fi
     (cd "$dir" && exec_as_mysql mariadb-install-db --no-defaults --datadir="$dir/data" \
+        --tmpdir="$dir" \
         --auth-root-authentication-method=normal --skip-test-db --skip-name-resolve) \
         >"$dir/install.log" 2>&1 || { cat "$dir/install.log" >&2; die "mariadb-install-db failed"; }
     (cd "$dir" && exec_as_mysql "$server" --no-defaults --datadir="$dir/data" --port="$port" \
         --socket="$dir/socket" --pid-file="$dir/pid" --bind-address=127.0.0.1 \
-        --skip-name-resolve --skip-log-bin >"$dir/mysql.log" 2>&1) &
+        --tmpdir="$dir" --skip-name-resolve --skip-log-bin >"$dir/mysql.log" 2>&1) &
     MYSQL_PID=$!
     MYSQL_URL=mysql://root@127.0.0.1:$port/jobflow
     wait_for 30 "MariaDB" mariadb --no-defaults -h 127.0.0.1 -P "$port" -u root \

@@ -5,14 +5,17 @@
  * Results: all tasks are read in one call (their facts decide how those go on that did not
  * succeed), then all attempts end in one. Signs of life are one call. Entries are read in the order
  * of the request, and handed to the store in the order of their ids. */
+#include <assert.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/timefmt.h"
-#include "node/api/api_impl.h"
 #include "node/api/fields.h"
+#include "node/api/results.h"
 #include "node/core/attemptcall.h"
+
+static_assert(RESULTS_MAX <= ATTEMPTS_MAX, "all of a call's reports are one operation");
 
 struct report {
     int64_t id;
@@ -23,8 +26,7 @@ struct report {
     enum task_status after;
     wall_ms deadline_at;
     int64_t extend_ms;
-    size_t problem_at; /* in `problems`, from a status of 400 on */
-    size_t problem_len;
+    struct result_problem problem; /* from a status of 400 on */
 };
 
 struct reports_state {
@@ -63,16 +65,14 @@ static void reports_fini(struct api_call *c)
 static struct buf *report_problem(struct reports_state *s, struct report *r,
                                   const struct problem *p)
 {
-    r->status = problem_status(p->kind);
-    r->problem_at = s->problems.len;
-    problem_put_open(&s->problems, p);
-    return &s->problems;
+    struct buf *b = result_problem_open(&s->problems, p, &r->problem);
+    r->status = r->problem.status;
+    return b;
 }
 
 static void report_problem_end(struct reports_state *s, struct report *r)
 {
-    buf_addc(&s->problems, '}');
-    r->problem_len = s->problems.len - r->problem_at;
+    result_problem_close(&s->problems, &r->problem);
 }
 
 static void report_not_found(struct reports_state *s, struct report *r)
@@ -96,38 +96,28 @@ static void report_stale(struct reports_state *s, struct report *r, const struct
     report_problem_end(s, r);
 }
 
-static void put_report(struct reports_state *s, struct buf *b, const struct report *r)
+static void put_report(struct api_call *c, struct buf *b, size_t i)
 {
+    struct reports_state *s = (struct reports_state *)c;
+    const struct report *r = &s->reports[i];
     if (r->status >= 400) {
-        buf_addf(b, "{\"status\":%d,\"problem\":", r->status);
-        if (buf_ok(&s->problems))
-            buf_add(b, s->problems.data + r->problem_at, r->problem_len);
+        result_problem_put(b, &s->problems, &r->problem);
     } else if (r->deadline_at != WALL_NONE) {
         char deadline[TIME_TEXT_LEN + 1];
         time_format(r->deadline_at, deadline);
         buf_addz(b, "{\"status\":200,\"deadline\":\"");
         buf_addz(b, deadline);
-        buf_addc(b, '"');
+        buf_addz(b, "\"}");
     } else {
         buf_addz(b, "{\"status\":200,\"taskStatus\":\"");
         buf_addz(b, task_status_name(r->after));
-        buf_addc(b, '"');
+        buf_addz(b, "\"}");
     }
-    buf_addc(b, '}');
 }
 
 static void answer(struct reports_state *s)
 {
-    struct buf *b = call_out(&s->call);
-    b->failed |= !buf_ok(&s->problems);
-    buf_addz(b, "{\"results\":[");
-    for (size_t i = 0; i < s->n; i++) {
-        if (i > 0)
-            buf_addc(b, ',');
-        put_report(s, b, &s->reports[i]);
-    }
-    buf_addz(b, "]}");
-    call_send_json(&s->call, 200);
+    results_answer(&s->call, &s->problems, s->n, put_report);
 }
 
 /* ---- Reading ----------------------------------------------------------------------------- */
@@ -239,32 +229,19 @@ static bool read_beat(struct reports_state *s, struct report *r, uint32_t obj, s
     return fields_read(&f, obj, table, sizeof(table) / sizeof(table[0]));
 }
 
-/* Finds the array, which is all that the body has, and makes room. */
-static bool open_array(struct reports_state *s, const char *name, uint32_t *ret, struct problem *p)
+/* Finds the array and makes room. Returns its token, or 0: *p says why not. */
+static uint32_t open_array(struct reports_state *s, const char *name, struct problem *p)
 {
-    const struct json_doc *doc = &s->call.loop->doc;
-    uint32_t array = json_find(doc, 0, name);
-    if (doc->tokens[0].n != (array ? 1u : 0u)) {
-        const struct json_token *key = &doc->tokens[1];
-        if (array == 2)
-            key = &doc->tokens[doc->tokens[2].next];
-        problem_set(p, PROBLEM_UNKNOWN_FIELD, NULL, "there is no such field here");
-        problem_field(p, (struct str){key->raw.p + 1, key->raw.len - 2});
-        problem_hint(p, "The only field is %s.", name);
-        return false;
-    }
-    if (array == 0)
-        return problem_set(p, PROBLEM_MISSING_FIELD, name, "%s is required", name);
-    const struct json_token *t = &doc->tokens[array];
-    if (t->type != JSON_ARRAY || t->n == 0 || t->n > ATTEMPTS_MAX)
-        return problem_set(p, PROBLEM_INVALID_FIELD, name,
-                           "%s has to be an array of 1 to %d objects", name, ATTEMPTS_MAX);
-    s->reports = calloc(t->n, sizeof(s->reports[0]));
-    s->order = calloc(t->n, sizeof(s->order[0]));
-    if (!s->reports || !s->order)
-        return problem_set(p, PROBLEM_OVERLOADED, NULL, "out of memory");
-    *ret = array;
-    return true;
+    uint32_t array = results_open(&s->call, name, "objects", p);
+    if (!array)
+        return 0;
+    uint32_t n = s->call.loop->doc.tokens[array].n;
+    s->reports = calloc(n, sizeof(s->reports[0]));
+    s->order = calloc(n, sizeof(s->order[0]));
+    if (s->reports && s->order)
+        return array;
+    problem_set(p, PROBLEM_OVERLOADED, NULL, "out of memory");
+    return 0;
 }
 
 static int compare_reports(const void *pa, const void *pb)
@@ -286,7 +263,7 @@ static bool read_all(struct reports_state *s, const char *name,
     uint32_t array = 0;
     if (!call_services_known(c))
         return false;
-    if (!call_parse_body(c, &p) || !open_array(s, name, &array, &p)) {
+    if (!call_parse_body(c, &p) || !(array = open_array(s, name, &p))) {
         call_problem(c, &p);
         return false;
     }

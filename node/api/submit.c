@@ -3,11 +3,9 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#include "node/api/api_impl.h"
+#include "node/api/results.h"
 #include "node/api/submit_parse.h"
 #include "node/api/uri.h"
-
-#define BATCH_MAX 1000
 
 /* ---- One task's outcome ------------------------------------------------------------------ */
 
@@ -192,14 +190,10 @@ static void submit_fini(struct api_call *c)
 
 /* ---- A batch ----------------------------------------------------------------------------- */
 
-#define NO_ITEM UINT32_MAX
-
 /* One of the tasks in the request: an item of the operation, or a problem. */
 struct batch_entry {
-    uint32_t item; /* NO_ITEM = it was refused: */
-    int status;
-    size_t problem_at; /* in `problems` */
-    size_t problem_len;
+    uint32_t item; /* where there is no problem */
+    struct result_problem problem;
 };
 
 struct batch_state {
@@ -223,34 +217,24 @@ static void batch_fini(struct api_call *c)
     buf_fini(&s->problems);
 }
 
-static void put_result(struct batch_state *s, struct buf *b, const struct batch_entry *e)
+static void put_result(struct api_call *c, struct buf *b, size_t i)
 {
-    if (e->item == NO_ITEM) {
-        buf_addf(b, "{\"status\":%d,\"problem\":", e->status);
-        if (buf_ok(b))
-            buf_add(b, s->problems.data + e->problem_at, e->problem_len);
-        buf_addc(b, '}');
+    struct batch_state *s = (struct batch_state *)c;
+    const struct batch_entry *e = &s->entries[i];
+    if (e->problem.status) {
+        result_problem_put(b, &s->problems, &e->problem);
         return;
     }
     const struct submit_item *item = &s->items[e->item];
     int status = outcome_status(item);
     buf_addf(b, "{\"status\":%d,\"%s\":", status, status < 400 ? "task" : "problem");
-    put_outcome(s->call.api, b, item);
+    put_outcome(c->api, b, item);
     buf_addz(b, "}}");
 }
 
 static void batch_answer(struct batch_state *s)
 {
-    struct buf *b = call_out(&s->call);
-    b->failed |= !buf_ok(&s->problems);
-    buf_addz(b, "{\"results\":[");
-    for (size_t i = 0; i < s->n; i++) {
-        if (i > 0)
-            buf_addc(b, ',');
-        put_result(s, b, &s->entries[i]);
-    }
-    buf_addz(b, "]}");
-    call_send_json(&s->call, 200);
+    results_answer(&s->call, &s->problems, s->n, put_result);
 }
 
 static void on_batch_submitted(struct mail *m)
@@ -280,42 +264,24 @@ static void read_entry(struct batch_state *s, uint32_t token, wall_ms now)
         return;
     }
     counter_add(&s->call.api->env.counters->refused, 1);
-    *e = (struct batch_entry){
-        .item = NO_ITEM,
-        .status = problem_status(p.kind),
-        .problem_at = s->problems.len,
-    };
-    problem_put(&s->problems, &p);
-    e->problem_len = s->problems.len - e->problem_at;
+    (void)result_problem_open(&s->problems, &p, &e->problem);
+    result_problem_close(&s->problems, &e->problem);
 }
 
-/* Finds the array and makes room. */
-static bool batch_open(struct batch_state *s, uint32_t *ret_array, struct problem *p)
+/* Finds the array and makes room. Returns its token, or 0: *p says why not. */
+static uint32_t batch_open(struct batch_state *s, struct problem *p)
 {
-    const struct json_doc *doc = &s->call.loop->doc;
-    uint32_t array = json_find(doc, 0, "tasks");
-    if (doc->tokens[0].n != (array ? 1u : 0u)) {
-        const struct json_token *key = &doc->tokens[1];
-        if (array == 2)
-            key = &doc->tokens[doc->tokens[2].next];
-        problem_set(p, PROBLEM_UNKNOWN_FIELD, NULL, "there is no such field here");
-        problem_field(p, (struct str){key->raw.p + 1, key->raw.len - 2});
-        problem_hint(p, "The only field is tasks.");
-        return false;
-    }
-    if (array == 0)
-        return problem_set(p, PROBLEM_MISSING_FIELD, "tasks", "tasks is required");
-    const struct json_token *t = &doc->tokens[array];
-    if (t->type != JSON_ARRAY || t->n == 0 || t->n > BATCH_MAX)
-        return problem_set(p, PROBLEM_INVALID_FIELD, "tasks",
-                           "tasks has to be an array of 1 to %d tasks", BATCH_MAX);
-    s->items = calloc(t->n, sizeof(s->items[0]));
-    s->tasks = calloc(t->n, sizeof(s->tasks[0]));
-    s->entries = calloc(t->n, sizeof(s->entries[0]));
-    if (!s->items || !s->tasks || !s->entries)
-        return problem_set(p, PROBLEM_OVERLOADED, NULL, "out of memory");
-    *ret_array = array;
-    return true;
+    uint32_t array = results_open(&s->call, "tasks", "tasks", p);
+    if (!array)
+        return 0;
+    uint32_t n = s->call.loop->doc.tokens[array].n;
+    s->items = calloc(n, sizeof(s->items[0]));
+    s->tasks = calloc(n, sizeof(s->tasks[0]));
+    s->entries = calloc(n, sizeof(s->entries[0]));
+    if (s->items && s->tasks && s->entries)
+        return array;
+    problem_set(p, PROBLEM_OVERLOADED, NULL, "out of memory");
+    return 0;
 }
 
 static void batch_handle(struct api_call *c)
@@ -328,7 +294,7 @@ static void batch_handle(struct api_call *c)
         counter_add(&api->env.counters->refused, 1);
         return;
     }
-    if (!call_parse_body(c, &p) || !batch_open(s, &array, &p)) {
+    if (!call_parse_body(c, &p) || !(array = batch_open(s, &p))) {
         counter_add(&api->env.counters->refused, 1);
         call_problem(c, &p);
         return;

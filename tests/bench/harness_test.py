@@ -132,6 +132,8 @@ def a_peer_is_measured_by_its_programs():
         plan = Plan(None, figures, folder, TINY, 1, None)
         peers = [peerset.Peer(place, folder / "home"), peerset.Peer(broken, folder / "home")]
         lib.equal(peerset.prepare(plan, peers, install=False), [], "what is installed at first")
+        lib.equal(figures.missing, {}, "what could not be measured")
+        lib.equal(report.absent_peers(figures), ["toy", "broken"], "what is not installed")
         ready = peerset.prepare(plan, peers, install=True)
         lib.equal([peer.name for peer in ready], ["toy"], "what can be installed")
         lib.check((folder / "home" / "toy" / "made").exists(), "PEER_HOME was not told")
@@ -141,6 +143,7 @@ def a_peer_is_measured_by_its_programs():
         lib.equal(figures.get("batch", "toy"), [float(TINY.peer)] * 2, "enqueue_batch")
         lib.equal(figures.get("late_p999", "toy"), [3.0, 3.0], "lateness")
         lib.equal(figures.get("burst_http", "toy"), [7.0, 7.0], "burst")
+        lib.equal(report.absent_peers(figures), ["broken"], "a peer with figures is there")
         lib.equal(figures.missing[("drain", "toy")], "nothing to drain", "what failed")
         lib.equal(plan.failed, False, "a peer's failure is no failure of the run")
 

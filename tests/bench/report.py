@@ -94,6 +94,12 @@ def unmeasured_goals(judged):
     return [goal["goal"] for goal in judged if goal["value"] is None]
 
 
+def absent_peers(figures):
+    """An earlier run whose figures were taken over may have had some of them."""
+    measured = {subject for _, subject in figures.values}
+    return [peer for peer in figures.notes.get("not_installed", []) if peer not in measured]
+
+
 def profile_lines(figures):
     found = figures.notes.get("profile")
     if not found:
@@ -121,6 +127,9 @@ def markdown(figures, judged):
     lines += ["", "**Goals**", "", *goals_table(judged)]
     if unmeasured_goals(judged):
         lines += ["", f"Not measured in this run: {'; '.join(unmeasured_goals(judged))}."]
+    if absent_peers(figures):
+        lines += ["", f"Peers that are not installed: {', '.join(absent_peers(figures))}. `--full`, or "
+                  "`--only` with their names, installs them."]
     if figures.missing:
         lines += ["", "**Could not be measured**", ""]
         lines += [f"- {subject}, {ROWS[row][0]}: {why}"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/cluster/membership_fixture.h"
 
+#include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -132,6 +133,23 @@ void peer_leave(struct peer *p, int64_t timeout_ms)
     assert_int_equal(p->n_left, 0);
     wait_count(p, &p->n_left, 1);
     assert_int_equal(p->n_left, 1);
+}
+
+const char *member_json(const char *name, int64_t epoch)
+{
+    static char text[256];
+
+    (void)snprintf(text, sizeof(text),
+                   "{\"name\":\"%s\",\"address\":\"%s:80\",\"state\":\"active\",\"epoch\":%" PRId64
+                   ",\"version\":\"1.0\",\"hashVersion\":1,"
+                   "\"startedAt\":\"2026-01-01T00:00:00.000Z\"}",
+                   name, name, epoch);
+    return text;
+}
+
+void assert_was_well(const struct peer *p)
+{
+    assert_true(!p->n_good || p->n_troubles > p->n_corrupt);
 }
 
 /* ---- Conditions ---------------------------------------------------------------------------- */

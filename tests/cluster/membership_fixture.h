@@ -51,6 +51,13 @@ void wait_gone(struct peer *p, const char *name);
 void wait_asked(struct peer *p, unsigned n); /* for n more readings */
 void wait_count(struct peer *p, const unsigned *count, unsigned at_least);
 
+/* Etcd itself gave no trouble that came to an end, unless a slow machine brought one. */
+void assert_was_well(const struct peer *p);
+
+/* What a member of another process would write: active, at "<name>:80". Valid until the next call.
+ */
+const char *member_json(const char *name, int64_t epoch);
+
 const struct member *peer_find(const struct peer *p, const char *name); /* NULL: not seen */
 
 #endif

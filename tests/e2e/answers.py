@@ -10,7 +10,6 @@ import contextlib
 import gzip
 import random
 import socket
-import sys
 import threading
 import time
 
@@ -654,12 +653,11 @@ SEVERAL = [
 ]
 
 
-def main():
-    with lib.Workspace() as folder, contextlib.closing(Stage(sys.argv[1], folder)) as stage:
-        stage.fire()
-        lib.run([(shot.name.replace("_", " "), lambda shot=shot: shot_case(stage, shot))
-                 for shot in ONE_SHOT] + lib.cases_of(SEVERAL, stage))
+def cases_of(stage):
+    stage.fire()
+    return [(shot.name.replace("_", " "), lambda shot=shot: shot_case(stage, shot))
+            for shot in ONE_SHOT] + lib.cases_of(SEVERAL, stage)
 
 
 if __name__ == "__main__":
-    main()
+    lib.main(Stage, cases_of)

@@ -5,7 +5,6 @@
 Each case is named after the kind of fault: what went wrong elsewhere stands in its docstring.
 """
 
-import contextlib
 import os
 import signal
 import socket
@@ -348,10 +347,5 @@ CASES = {"sqlite": [*ONE_NODE, one_file_is_one_node], "postgres": [*ONE_NODE, *T
          "mysql": [*ONE_NODE, *TWO_NODES]}
 
 
-def main():
-    with lib.Workspace() as folder, contextlib.closing(Stage(sys.argv[1], folder)) as stage:
-        lib.run(lib.cases_of(CASES[sys.argv[1]], stage))
-
-
 if __name__ == "__main__":
-    main()
+    lib.main(Stage, CASES[sys.argv[1]])

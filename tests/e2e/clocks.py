@@ -129,10 +129,5 @@ SERVERS = [clocks_38_a_node_that_lags_fires_each_slot_once,
            clocks_38_a_node_that_lags_retries_in_time]
 
 
-def main():
-    with lib.Workspace() as folder, contextlib.closing(Stage(sys.argv[1], folder)) as stage:
-        lib.run(lib.cases_of(NIGHTS if sys.argv[1] == "sqlite" else SERVERS, stage))
-
-
 if __name__ == "__main__":
-    main()
+    lib.main(Stage, NIGHTS if sys.argv[1] == "sqlite" else SERVERS)

@@ -367,17 +367,13 @@ def run_maven(folder):
     equal(done.returncode, 0, f"Maven's exit status: {done.stdout}")
 
 
-def main():
-    cases = [
-        registers_itself, success, failure_then_retry, failure_for_good,
-        unknown_handler_is_retried, result_comes_later_and_heartbeats_keep_it_alive,
-        wrong_secret_is_refused, comes_back_after_a_restart, a_node_comes_later_than_the_executor,
-        a_rolling_restart_costs_no_attempt]
-    if sys.argv[1] == "sqlite":
-        cases += [python_receiver, java_receiver, c_receiver]
-    with lib.Workspace() as folder, contextlib.closing(Stage(sys.argv[1], folder)) as stage:
-        lib.run(lib.cases_of(cases, stage))
+CASES = [
+    registers_itself, success, failure_then_retry, failure_for_good, unknown_handler_is_retried,
+    result_comes_later_and_heartbeats_keep_it_alive, wrong_secret_is_refused,
+    comes_back_after_a_restart, a_node_comes_later_than_the_executor,
+    a_rolling_restart_costs_no_attempt]
+RECEIVERS = [python_receiver, java_receiver, c_receiver]
 
 
 if __name__ == "__main__":
-    main()
+    lib.main(Stage, CASES + RECEIVERS if sys.argv[1] == "sqlite" else CASES)

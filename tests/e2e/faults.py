@@ -9,7 +9,6 @@ none early and no attempt twice, and every key stands in history once.
 import contextlib
 import queue
 import signal
-import sys
 import threading
 import time
 
@@ -360,10 +359,5 @@ CASES = [
 ]
 
 
-def main():
-    with lib.Workspace() as folder, contextlib.closing(Stage(sys.argv[1], folder)) as stage:
-        lib.run(lib.cases_of(CASES, stage))
-
-
 if __name__ == "__main__":
-    main()
+    lib.main(Stage, CASES)

@@ -8,11 +8,9 @@ the table says, as a problem document that names the field, on a connection that
 refused request is stored. Values are written as the bytes that are sent.
 """
 
-import contextlib
 import itertools
 import json
 import re
-import sys
 
 import api_contract
 import lib
@@ -675,10 +673,5 @@ def cases_of(s):
     yield "the node is well", lambda: the_node_is_well(s)
 
 
-def main():
-    with lib.Workspace() as folder, contextlib.closing(Stage(sys.argv[1], folder)) as stage:
-        lib.run(list(cases_of(stage)))
-
-
 if __name__ == "__main__":
-    main()
+    lib.main(Stage, cases_of)

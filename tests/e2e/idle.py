@@ -6,7 +6,6 @@ The bounds are the product's own promise: under 20 MB and under 1 % of one core 
 lie far ahead; on PostgreSQL at least 95 % of the claims are HOT updates.
 """
 
-import contextlib
 import sys
 import time
 
@@ -89,14 +88,9 @@ def claims_are_hot_updates(s):
     check(hot >= 0.95 * updates, f"only {hot} of {updates} updates were HOT")
 
 
-def main():
-    kind = sys.argv[1]
-    cases = [far_off_tasks_are_stored, memory_is_bounded, an_idle_node_takes_no_time]
-    if kind == "postgres":
-        cases.append(claims_are_hot_updates)
-    with lib.Workspace() as folder, contextlib.closing(Stage(kind, folder)) as stage:
-        lib.run(lib.cases_of(cases, stage))
+CASES = [far_off_tasks_are_stored, memory_is_bounded, an_idle_node_takes_no_time]
+POSTGRES = [claims_are_hot_updates]
 
 
 if __name__ == "__main__":
-    main()
+    lib.main(Stage, CASES + POSTGRES if sys.argv[1] == "postgres" else CASES)

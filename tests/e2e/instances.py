@@ -9,7 +9,6 @@ import contextlib
 import itertools
 import json
 import socket
-import sys
 import threading
 import time
 
@@ -368,14 +367,5 @@ CASES = [
 ]
 
 
-def main():
-    with lib.Workspace() as folder:
-        stage = Stage(sys.argv[1], folder)
-        try:
-            lib.run(lib.cases_of(CASES, stage))
-        finally:
-            stage.close()
-
-
 if __name__ == "__main__":
-    main()
+    lib.main(Stage, CASES)

@@ -121,12 +121,7 @@ CASES = [everything_is_submitted, everything_is_delivered, every_key_is_success_
 def main(chaos_class, cases, n_kills):
     n_tasks = int(sys.argv[2]) if len(sys.argv) > 2 else 5000
     n_kills = int(sys.argv[3]) if len(sys.argv) > 3 else n_kills
-    with lib.Workspace() as folder:
-        chaos = chaos_class(sys.argv[1], folder, n_tasks, n_kills)
-        try:
-            lib.run(lib.cases_of(cases, chaos))
-        finally:
-            chaos.close()
+    lib.main(chaos_class, cases, n_tasks, n_kills)
 
 
 if __name__ == "__main__":

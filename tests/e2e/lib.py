@@ -68,6 +68,15 @@ def cases_of(functions, *args):
             for function in functions]
 
 
+def main(stage_class, cases, *args):
+    """A whole suite: its cases on one stage, which is made for the store that the command line names
+    and a folder of its own, and closed at the end. `cases`: functions that take the stage, or one
+    that makes (name, function) of it."""
+    with Workspace() as folder:
+        with contextlib.closing(stage_class(sys.argv[1], folder, *args)) as stage:
+            run(list(cases(stage)) if callable(cases) else cases_of(cases, stage))
+
+
 def equal(got, wanted, what="value"):
     if got != wanted:
         raise AssertionError(f"{what}: got {got!r}, wanted {wanted!r}")
@@ -268,6 +277,8 @@ class Mysql:
         self.process = None
         subprocess.run(
             ["mariadb-install-db", "--no-defaults", f"--datadir={self.folder / 'data'}",
+             # A server that starts deletes the temporary tables in its tmpdir, also those of others.
+             f"--tmpdir={self.folder}",
              "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"],
             check=True, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
             cwd=self.folder, preexec_fn=die_with_parent(self.user))
@@ -281,8 +292,8 @@ class Mysql:
         self.process = spawn(
             [server, "--no-defaults", f"--datadir={self.folder / 'data'}",
              f"--socket={self.folder / 'socket'}", f"--pid-file={self.folder / 'pid'}",
-             f"--port={self.port}", f"--bind-address={HOST}", "--skip-name-resolve",
-             "--skip-log-bin", "--innodb-flush-log-at-trx-commit=1"],
+             f"--port={self.port}", f"--bind-address={HOST}", f"--tmpdir={self.folder}",
+             "--skip-name-resolve", "--skip-log-bin", "--innodb-flush-log-at-trx-commit=1"],
             self.log, self.user, cwd=self.folder)
         wait_until(lambda: self.client("SELECT 1", "mysql").returncode == 0, 30,
                    "MariaDB is ready")

@@ -9,7 +9,6 @@ import email.utils
 import json
 import re
 import subprocess
-import sys
 import threading
 import time
 
@@ -687,14 +686,5 @@ CASES = [
 ]
 
 
-def main():
-    with lib.Workspace() as folder:
-        stage = Stage(sys.argv[1], folder)
-        try:
-            lib.run(lib.cases_of(CASES, stage))
-        finally:
-            stage.close()
-
-
 if __name__ == "__main__":
-    main()
+    lib.main(Stage, CASES)

@@ -407,14 +407,5 @@ CASES = (
 )
 
 
-def main():
-    with lib.Workspace() as folder:
-        stage = Stage(sys.argv[1], folder)
-        try:
-            lib.run(lib.cases_of(CASES, stage))
-        finally:
-            stage.close()
-
-
 if __name__ == "__main__":
-    main()
+    lib.main(Stage, CASES)

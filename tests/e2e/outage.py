@@ -2,10 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The database is away, at start and later: outage.py sqlite|postgres|mysql."""
 
-import contextlib
 import signal
 import sqlite3
-import sys
 import threading
 import time
 
@@ -198,12 +196,10 @@ def stops_at_any_moment_of_its_start(s):
         equal(s.node.terminate(40), 0, f"exit status, {5 * n} ms after it began to listen")
 
 
-def main():
-    with lib.Workspace() as folder, contextlib.closing(Stage(sys.argv[1], folder)) as stage:
-        lib.run(lib.cases_of([down_at_start, comes_up_by_itself, down_later, crashes_later,
-                              accepted_under_outages_is_delivered, stops_while_it_is_away,
-                              stops_at_any_moment_of_its_start], stage))
+CASES = [down_at_start, comes_up_by_itself, down_later, crashes_later,
+         accepted_under_outages_is_delivered, stops_while_it_is_away,
+         stops_at_any_moment_of_its_start]
 
 
 if __name__ == "__main__":
-    main()
+    lib.main(Stage, CASES)

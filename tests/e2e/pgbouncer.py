@@ -5,11 +5,9 @@
 Two sessions serve eight store threads, so that every transaction may meet another session.
 """
 
-import contextlib
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 
 import lib
@@ -278,10 +276,5 @@ CASES = [
 ]
 
 
-def main():
-    with lib.Workspace() as folder, contextlib.closing(Stage(sys.argv[1], folder)) as stage:
-        lib.run(lib.cases_of(CASES, stage))
-
-
 if __name__ == "__main__":
-    main()
+    lib.main(Stage, CASES)

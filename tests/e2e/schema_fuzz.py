@@ -7,12 +7,10 @@ document says: no 500, no other status, type, header or body, and nothing accept
 does not allow. The seed is fixed; one operation is one case.
 """
 
-import contextlib
 import json
 import os
 import pathlib
 import subprocess
-import sys
 import xml.etree.ElementTree
 
 import api_contract
@@ -117,20 +115,20 @@ def run_is_whole(run):
 
 
 def node_is_well(run):
+    run.node.client.close()  # idle for longer, perhaps, than a connection may be
     equal(run.node.client.get("/readyz").status, 200, "readiness")
     bad = [line for line in run.node.log()
            if line["level"] == "error" and line["event"] != "task.failed"]  # services that do not live
     equal(bad, [], "errors in the log")
 
 
-def main():
+def cases_of(run):
     operations = api_contract.Document(api_contract.DOCUMENT.read_text(encoding="utf-8")).operations
     names = [f"{method.upper()} {path}" for method, path, _ in operations.values()]
-    with lib.Workspace() as folder, contextlib.closing(Run(sys.argv[1], folder)) as run:
-        cases = [(name, lambda n=name: operation_is_as_documented(run, n)) for name in names]
-        lib.run([*cases, ("the run is whole", lambda: run_is_whole(run)),
-                 ("the node is well", lambda: node_is_well(run))])
+    cases = [(name, lambda n=name: operation_is_as_documented(run, n)) for name in names]
+    return [*cases, ("the run is whole", lambda: run_is_whole(run)),
+            ("the node is well", lambda: node_is_well(run))]
 
 
 if __name__ == "__main__":
-    main()
+    lib.main(Run, cases_of)

@@ -349,8 +349,7 @@ def main():
         tempfile.tempdir = "/dev/shm"
     with contextlib.suppress(PermissionError):
         os.nice(-15)
-    with lib.Workspace() as folder, contextlib.closing(Stage(sys.argv[1], folder)) as stage:
-        lib.run(cases_of(stage))
+    lib.main(Stage, cases_of)
 
 
 if __name__ == "__main__":

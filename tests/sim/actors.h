@@ -3,6 +3,7 @@
 #ifndef JF_SIM_ACTORS_H
 #define JF_SIM_ACTORS_H
 
+#include "common/buf.h"
 #include "tests/sim/sim.h"
 
 /* handlers.c: the business services. */
@@ -18,6 +19,11 @@ struct reply {
 };
 /* A request arrives (or does not: see `answer.failure`). */
 void handlers_receive(struct sim *s, const struct task *t, int64_t timeout_ms, struct reply *ret);
+/* The same of a request with many tasks; the answer's text goes into `body`. */
+void handlers_receive_batch(struct sim *s, struct task *const *tasks, size_t n, int64_t timeout_ms,
+                            struct reply *ret, struct buf *body);
+/* No service takes a request with this task. */
+bool handlers_is_poison(const struct sim *s, int64_t id);
 /* A worker has leased the task and begins to work on it. */
 void handlers_lease(struct sim *s, const struct task *t);
 
@@ -31,7 +37,8 @@ void worker_hears(struct sim *s, struct worker *w, struct task *const *tasks, si
 /* clients.c */
 struct clients *clients_new(struct sim *s); /* plans everything that they will do */
 void clients_free(struct clients *c);
-bool clients_are_done(const struct sim *s);           /* each task was accepted */
-bool clients_pulls(const struct sim *s, int service); /* workers lease its tasks */
+bool clients_are_done(const struct sim *s); /* each task was accepted */
+/* In which mode a service is put at first. */
+enum delivery_mode clients_delivery(const struct sim *s, int service);
 
 #endif

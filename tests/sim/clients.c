@@ -12,6 +12,7 @@
 #include "tests/sim/vnode.h"
 
 #define CLIENT_AGAIN_MS 700
+#define BURST_MS 1500 /* from one to the next */
 
 enum request_kind {
     REQUEST_SUBMIT,
@@ -92,6 +93,10 @@ static int64_t plan_times(struct sim *s, struct plan *p)
         p->due_ms = draw(c, 2000, 3000);
         return draw(c, 0, 1500);
     }
+    if (s->sc->bursts) { /* all are submitted before they are due */
+        p->due_ms = (at / BURST_MS + 3) * BURST_MS;
+        return p->due_ms - draw(c, 1, BURST_MS);
+    }
     if (s->sc->isolation || s->sc->punctual) {
         at += 3000; /* the nodes know the services by then */
         p->due_ms = at + (s->sc->no_hints ? draw(c, 4000, 9000) : draw(c, 0, 6000));
@@ -165,7 +170,8 @@ struct clients *clients_new(struct sim *s)
     c->rng.state = s->seed ^ 0x5DEECE66D;
     for (int i = 0; i < sc->n_services; i++) {
         c->shards[i] = (int32_t)draw(c, 1, 2);
-        if ((!sc->isolation && !sc->punctual && draw(c, 0, 1)) || clients_pulls(s, i))
+        if ((!sc->isolation && !sc->punctual && draw(c, 0, 1)) ||
+            clients_delivery(s, i) != DELIVERY_PUSH)
             request_at(s, REQUEST_PUT, i, s->now);
     }
     plan_tasks(s);
@@ -184,9 +190,13 @@ void clients_free(struct clients *c)
     free(c);
 }
 
-bool clients_pulls(const struct sim *s, int service)
+enum delivery_mode clients_delivery(const struct sim *s, int service)
 {
-    return service >= s->sc->n_services - s->sc->n_pull;
+    int from_end = s->sc->n_services - service;
+
+    if (from_end <= s->sc->n_pull)
+        return DELIVERY_PULL;
+    return from_end <= s->sc->n_pull + s->sc->n_batch ? DELIVERY_BATCH : DELIVERY_PUSH;
 }
 
 bool clients_are_done(const struct sim *s)
@@ -346,6 +356,7 @@ static void pause(struct sim *s, int which, bool paused)
 
 static void put(struct sim *s, int which)
 {
+    static const enum delivery_mode modes[] = {DELIVERY_PULL, DELIVERY_PUSH, DELIVERY_BATCH};
     struct service conf = {
         .name = str_from(service_names[which]),
         .base_url = STR("http://svc.example/jobflow"),
@@ -353,11 +364,16 @@ static void put(struct sim *s, int which)
         .concurrency = (int32_t)sim_between(s, 0, s->sc->one_by_one ? 2 : 8),
     };
 
-    if (clients_pulls(s, which)) {
-        bool push = s->sc->mode_changes && s->clients->puts[which]++ % 2;
-
-        conf.delivery = push ? DELIVERY_PUSH : DELIVERY_PULL;
+    if (s->sc->punctual) /* enough of them */
+        conf.concurrency = 0;
+    conf.delivery = clients_delivery(s, which);
+    if (s->sc->mode_changes && conf.delivery == DELIVERY_PULL) {
+        conf.delivery = modes[s->clients->puts[which]++ % 3];
         s->met[MET_MODES] += s->clients->puts[which] > 1;
+    }
+    if (conf.delivery == DELIVERY_BATCH) {
+        conf.batch_size = (int32_t)sim_between(s, 2, SIM_BATCH_MAX);
+        conf.batch_wait_ms = (int32_t)sim_between(s, 0, s->sc->punctual ? 40 : 400);
     }
     struct call_service_put call = {.call = {.what = CALL_SERVICE_PUT}, .in = &conf};
 

@@ -2,17 +2,14 @@
 /* The business services: they answer well, late, wrongly or never, and some bring their result
  * later through the interface for asynchronous handlers, which is played here as a node would do
  * it. */
+#include "tests/sim/handlers_internal.h"
+
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "tests/sim/actors.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/vnode.h"
-
-struct handlers {
-    uint32_t total; /* of the weights */
-};
 
 /* Work that goes on at a service after the request: heartbeats, then perhaps a result. */
 struct work {
@@ -31,6 +28,8 @@ struct handlers *handlers_new(struct sim *s)
     for (int i = 0; i < REACT_N; i++)
         h->total += s->sc->reactions[i];
     assert(h->total);
+    for (int i = 0; i < SIM_SERVICES_MAX && s->sc->poison; i++)
+        h->body_max[i] = (size_t)sim_between(s, 1, SIM_BATCH_MAX) * SIM_ENVELOPE_BYTES;
     return h;
 }
 
@@ -134,9 +133,14 @@ static void work_start(struct sim *s, const struct task *t, int n_beats, int64_t
     sim_at(s, &w->ev, s->now + beat_ms, on_work);
 }
 
+void handlers_beat(struct sim *s, const struct task *t, int n_beats, int64_t beat_ms)
+{
+    work_start(s, t, n_beats, beat_ms, NULL);
+}
+
 /* ---- Answers ------------------------------------------------------------------------------ */
 
-static enum reaction draw_reaction(struct sim *s, const struct task *t)
+enum reaction handlers_draw(struct sim *s, const struct task *t)
 {
     bool is_healthy = s->sc->isolation && !oracle_service_of(s, t->id);
     uint32_t at;
@@ -151,7 +155,7 @@ static enum reaction draw_reaction(struct sim *s, const struct task *t)
     return (enum reaction)r;
 }
 
-static void react_async(struct sim *s, const struct task *t)
+void handlers_async(struct sim *s, const struct task *t)
 {
     static const char *const results[] = {
         "{\"success\":true}",
@@ -178,7 +182,7 @@ void handlers_lease(struct sim *s, const struct task *t)
     int n_beats = 0;
     bool works = true;
 
-    switch (draw_reaction(s, t)) {
+    switch (handlers_draw(s, t)) {
     case REACT_OK:
         break;
     case REACT_SLOW: /* beyond the deadline, if no sign of life keeps it away */
@@ -186,7 +190,7 @@ void handlers_lease(struct sim *s, const struct task *t)
         after_ms = sim_between(s, length / 4, length + length / 4) / (n_beats + 1);
         break;
     case REACT_ASYNC:
-        react_async(s, t);
+        handlers_async(s, t);
         return;
     case REACT_HANG: /* it has died */
     case REACT_REFUSED:
@@ -224,20 +228,25 @@ static void react_final(struct sim *s, struct reply *ret)
     ret->answer.body = STR("{\"success\":false,\"retryable\":false,\"message\":\"no such order\"}");
 }
 
-void handlers_receive(struct sim *s, const struct task *t, int64_t timeout_ms, struct reply *ret)
+int64_t handlers_pace(struct sim *s)
 {
     bool calm = s->sc->isolation || s->sc->punctual;
 
+    return calm || sim_between(s, 0, 3) ? sim_between(s, 0, 30) : sim_between(s, 30, 400);
+}
+
+void handlers_receive(struct sim *s, const struct task *t, int64_t timeout_ms, struct reply *ret)
+{
     *ret = (struct reply){.arrives = true, .answer = {.http_status = 200, .sent = true}};
-    ret->after_ms = calm || sim_between(s, 0, 3) ? sim_between(s, 0, 30) : sim_between(s, 30, 400);
-    switch (draw_reaction(s, t)) {
+    ret->after_ms = handlers_pace(s);
+    switch (handlers_draw(s, t)) {
     case REACT_OK:
         oracle_worked(s, t->id, t->attempt);
         break;
     case REACT_SLOW:
         oracle_worked(s, t->id, t->attempt);
         ret->after_ms = sim_between(s, timeout_ms / 2, timeout_ms + timeout_ms / 4);
-        work_start(s, t, (int)sim_between(s, 0, 3), timeout_ms / 4 + 1, NULL);
+        handlers_beat(s, t, (int)sim_between(s, 0, 3), timeout_ms / 4 + 1);
         break;
     case REACT_500:
         ret->answer.http_status = 500;
@@ -254,7 +263,7 @@ void handlers_receive(struct sim *s, const struct task *t, int64_t timeout_ms, s
         break;
     case REACT_ASYNC:
         ret->answer.http_status = 202;
-        react_async(s, t);
+        handlers_async(s, t);
         break;
     case REACT_HANG:
         ret->after_ms = -1;

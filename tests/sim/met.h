@@ -50,12 +50,17 @@ enum met {
     MET_BY_ROWS,     /* a node left etcd's list for the rows */
     MET_NO_WITNESS,  /* or had neither */
     MET_DRAINS,
-    MET_OVERRULED,  /* a row said that a member has given up, etcd's list did not */
-    MET_FOREIGN,    /* hints about another member's task */
-    MET_LEASED,     /* by a worker */
-    MET_GIVEN_BACK, /* claimed for a worker that had gone, or too late */
-    MET_HANGUPS,    /* of workers whose claims were out */
-    MET_MODES,      /* a service was given another way of delivery */
+    MET_OVERRULED,      /* a row said that a member has given up, etcd's list did not */
+    MET_FOREIGN,        /* hints about another member's task */
+    MET_LEASED,         /* by a worker */
+    MET_GIVEN_BACK,     /* claimed for a worker that had gone, or too late */
+    MET_HANGUPS,        /* of workers whose claims were out */
+    MET_MODES,          /* a service was given another way of delivery */
+    MET_PARCELS,        /* requests with many tasks */
+    MET_NO_PARTS,       /* tasks of them without a result */
+    MET_CONTRADICTIONS, /* tasks with two results that differ */
+    MET_REFUSALS,       /* of requests with many tasks */
+    MET_BODY_LIMITS,    /* a node has learnt that bodies have to be smaller */
     MET_N
 };
 const char *met_name(enum met m);

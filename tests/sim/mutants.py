@@ -17,9 +17,10 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-SEEDS = int(os.environ.get("MUTANT_SEEDS", "1500"))
+SEEDS = int(os.environ.get("MUTANT_SEEDS", "1650"))
 FOLDERS = ["common", "proto", "node/core", "tests/sim"]
-HEADERS = ["node/store"]
+MORE = ["node/parcel_learn.c"]
+HEADERS = ["node"]
 CFLAGS = "-std=gnu11 -D_GNU_SOURCE -O1 -w".split()
 
 # (name, file, as it stands, as it is broken)
@@ -182,6 +183,23 @@ MUTANTS = [
     ("a leased row that stays in the books", "node/core/sched_claim.c",
      "    if (lease && may_run(s, e) && lease_give(s, lease, t, out)) {\n        entry_forget(s, e);",
      "    if (lease && may_run(s, e) && lease_give(s, lease, t, out)) {\n        entry_move(s, e, TRACK_SENDING);"),
+    ("a task without a result that passes for done", "node/core/verdict_batch.c",
+     "    if (b->parts[i] == NO_PART)\n",
+     "    if (b->parts[i] == NO_PART)\n        b->verdict.kind = VERDICT_SUCCESS;\n    else if (0)\n"),
+    ("results that count by their place", "node/core/verdict_batch.c",
+     "    if (guess < x->n && is_id(id, x->trace_ids[guess]))", "    if (guess < x->n)"),
+    ("of two results that differ the first counts", "node/core/verdict_batch.c",
+     "        *part = CONTRADICTION;\n", "        return;\n"),
+    ("a refused batch whose tasks all fail", "node/core/verdict_batch.c",
+     "    if (n > 1 && a->sent && !a->failure.p && verdict_wants_fewer(a->http_status)) {", "    if (0) {"),
+    ("refused tasks that meet again in as many", "node/parcel_learn.c",
+     "    uint32_t max_tasks = (uint32_t)batch_size >> k;", "    uint32_t max_tasks = (uint32_t)batch_size;"),
+    ("tasks of different time limits in one request", "tests/sim/vnode_parcel.c",
+     " || q->timeout_ms != f->timeout_ms)", ")"),
+    ("a batch that knows no fence", "tests/sim/vnode_parcel.c",
+     "        if (q->node->sim->now >= f->send_by) {\n            give_back(f);\n            continue;\n        }\n"
+     "        q->flights[kept++] = f;\n        if (f->send_by < q->send_by)\n            q->send_by = f->send_by;\n",
+     "        q->flights[kept++] = f;\n"),
 ]
 
 
@@ -202,7 +220,8 @@ class Build:
         for folder in FOLDERS + HEADERS:
             shutil.copytree(root / folder, work / folder, dirs_exist_ok=True,
                             ignore=shutil.ignore_patterns("*.py", "__pycache__"))
-        self.sources = sorted(p for f in FOLDERS for p in (work / f).glob("*.c"))
+        self.sources = sorted([p for f in FOLDERS for p in (work / f).glob("*.c")]
+                              + [work / name for name in MORE])
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
             self.objects = dict(zip(self.sources, pool.map(self.compile, self.sources)))
 

@@ -341,7 +341,7 @@ bool oracle_is_leased(const struct sim *s, const struct task *t)
 {
     const struct record *r = find(s, t->id);
 
-    return clients_pulls(s, r->service) && r->delivered == t->attempt;
+    return clients_delivery(s, r->service) == DELIVERY_PULL && r->delivered == t->attempt;
 }
 
 void oracle_worked(struct sim *s, int64_t id, int32_t attempt)
@@ -372,6 +372,21 @@ int64_t oracle_p99_lateness(const struct sim *s)
 
 /* ---- The end ------------------------------------------------------------------------------ */
 
+/* A batch is refused for one of its tasks: that one is found, and the others pay nothing. */
+static void check_refused(struct sim *s, const struct record *r, const struct task *t)
+{
+    bool is_batch = clients_delivery(s, r->service) == DELIVERY_BATCH;
+    bool is_poison = is_batch && handlers_is_poison(s, r->id);
+
+    if (t->status != (is_poison ? TASK_FAILED : TASK_SUCCESS))
+        sim_fail(s, "G3: task %lld of a batch is %s, it %s", (long long)r->id,
+                 task_status_name(t->status),
+                 is_poison ? "was refused each time" : "was refused for the others' sake");
+    if (t->retry_count)
+        sim_fail(s, "G7: task %lld lost %d tries while its batches were refused", (long long)r->id,
+                 t->retry_count);
+}
+
 static void check_record(struct sim *s, const struct record *r)
 {
     bool live = false;
@@ -391,6 +406,8 @@ static void check_record(struct sim *s, const struct record *r)
                  task_status_name(t->status));
     if (t->status == TASK_SUCCESS && !r->n_delivered)
         sim_fail(s, "G3: task %lld had no attempt", (long long)r->id);
+    if (s->sc->poison)
+        check_refused(s, r, t);
 }
 
 void oracle_check_end(struct sim *s)

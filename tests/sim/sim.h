@@ -14,6 +14,8 @@
 #define SIM_SERVICES_MAX 4
 #define SIM_NODES_MAX 3
 #define SIM_TASKS_MAX 700
+#define SIM_BATCH_MAX 8         /* tasks of one request */
+#define SIM_ENVELOPE_BYTES 3000 /* of a request's body, for each of them */
 
 struct sim;
 
@@ -81,7 +83,11 @@ struct scenario {
     bool tight;                 /* tables of a few entries, few slots */
     bool one_by_one;            /* services with few slots */
     int n_pull;                 /* services in pull mode, the last ones */
-    bool mode_changes;          /* each PUT of one of them gives it another mode */
+    int n_batch;                /* services in batch mode, those before them */
+    bool mode_changes;          /* each PUT of one in pull mode gives it another */
+    bool bursts;                /* many tasks are due together */
+    uint8_t poison;             /* percent of tasks for which a request is refused; the bodies of
+                                   requests are limited then */
     uint8_t doomed;             /* percent of tasks that no handler ever likes */
     uint8_t reactions[REACT_N]; /* weights */
     enum met must[12]; /* what all its seeds together must have met; ends with MET_DELIVERIES */
@@ -93,8 +99,8 @@ struct scenario {
     bool clustered; /* members share the services; else each node works for all */
     enum plot plot; /* of a calm cluster */
 };
-extern const struct scenario scenarios[];
-extern const size_t n_scenarios;
+size_t scenarios_n(void);
+const struct scenario *scenario_at(size_t i); /* i < scenarios_n() */
 
 struct sim_options {
     bool trace;          /* prints each event */

@@ -14,7 +14,7 @@
 
 #include "tests/sim/sim.h"
 
-#define DEFAULT_SEEDS 3400
+#define DEFAULT_SEEDS 3720
 #define SHOWN_FAILURES 5 /* per scenario; the rest is counted */
 #define ISOLATION_MS 100
 #define REPLAYED_SEEDS 3 /* per scenario, run twice: the same seed is the same run */
@@ -35,7 +35,7 @@ static void on_abort(int sig)
 
 static void run_seed(uint64_t seed, bool trace, struct sim_result *ret)
 {
-    const struct scenario *sc = &scenarios[seed % n_scenarios];
+    const struct scenario *sc = scenario_at(seed % scenarios_n());
     struct sim_options opt = {.trace = trace};
 
     running_seed = seed;
@@ -115,15 +115,15 @@ static int run_all(uint64_t first, uint64_t n)
 {
     bool ok = true;
 
-    printf("1..%zu\n", n_scenarios);
-    for (size_t i = 0; i < n_scenarios; i++) {
+    printf("1..%zu\n", scenarios_n());
+    for (size_t i = 0; i < scenarios_n(); i++) {
         struct tally t = {0};
 
         for (uint64_t seed = first; seed < first + n && t.n_failed < SHOWN_FAILURES; seed++) {
-            if (seed % n_scenarios == i)
+            if (seed % scenarios_n() == i)
                 tally_add(&t, seed);
         }
-        ok &= tally_report(&t, i + 1, &scenarios[i]);
+        ok &= tally_report(&t, i + 1, scenario_at(i));
     }
     return ok ? 0 : 1;
 }
@@ -200,7 +200,7 @@ int main(int argc, char **argv)
 
         run_seed(seed, trace, &r);
         printf("# seed %llu, %s: %s, trace %016llx\n", (unsigned long long)seed,
-               scenarios[seed % n_scenarios].name, r.failed ? "failed" : "held",
+               scenario_at(seed % scenarios_n())->name, r.failed ? "failed" : "held",
                (unsigned long long)r.hash);
         return r.failed;
     }

@@ -42,6 +42,7 @@ static void vnode_down(struct vnode *n)
     sim_forget(s, &n->reread);
     sim_forget(s, &n->boot);
     vnode_members_end(n);
+    vparcels_drop(n);
     vnode_drop_flights(n);
     vnode_drop_leases(n);
     books_clear(n);
@@ -267,6 +268,7 @@ void vnode_stop(struct vnode *n)
     n->stopping = true;
     n->stop_by = s->now + VNODE_GRACE_MS;
     vnode_end_leases(n);
+    vparcels_stop(n);
     sched_stop(n->sched, vnode_now(n), &n->actions);
     vnode_members_stop(n);
     vnode_pass(n);

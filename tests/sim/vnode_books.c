@@ -6,24 +6,17 @@
 #include "tests/sim/vnode_internal.h"
 
 #define BOOKS_KNOWN_MS 100 /* after a task was due, the node knows it */
-#define BOOKS_SLOTS_MAX 64
 #define BOOKS_EARLY_MS 50
 #define BOOKS_EARLY_MAX 10 /* within that time */
 
-/* Why an id counts against max_in_flight: values of the map. Of a claim, the place says how many
- * slots its service had for retries when it was asked for. */
-static char busy_claim[BOOKS_SLOTS_MAX + 1];
+/* Why an id counts against max_in_flight: values of the map. */
+static char busy_claim;
 static char busy_finish;
 
-static bool is_claim(const char *why)
-{
-    return why >= busy_claim && why <= busy_claim + BOOKS_SLOTS_MAX;
-}
-
 /* A quarter of a service's slots are the retries'; a single one is shared. */
-static int32_t retry_slots(const struct known_service *v)
+static uint32_t retry_slots(const struct known_service *v)
 {
-    return v->concurrency >= 4 ? v->concurrency / 4 : 1;
+    return v->concurrency >= 4 ? (uint32_t)v->concurrency / 4 : 1;
 }
 
 static void busy_put(struct vnode *n, int64_t id, char *why)
@@ -110,16 +103,18 @@ void books_claim(struct vnode *n, const struct claim_item *item)
     check_owner(n, item);
     if (n->sim->sc->in_order)
         check_order(n, item->id);
-    busy_put(n, item->id, &busy_claim[retry_slots(v)]);
+    busy_put(n, item->id, &busy_claim);
+    if (!v->n_slots || v->n_retries_max < retry_slots(v))
+        v->n_retries_max = retry_slots(v);
     if (n->stopping)
         sim_fail(n->sim, "node %d claims while it stops", n->index);
     if (v->paused)
         sim_fail(n->sim, "node %d claims task %lld of a paused service", n->index,
                  (long long)item->id);
-    if (v->is_pull && !vnode_has_lease(n, oracle_service_of(n->sim, item->id)))
+    if (v->delivery == DELIVERY_PULL && !vnode_has_lease(n, oracle_service_of(n->sim, item->id)))
         sim_fail(n->sim, "node %d claims task %lld, which no worker asks for", n->index,
                  (long long)item->id);
-    if (v->n_slots++ >= (uint32_t)v->concurrency && !v->is_pull)
+    if (v->n_slots++ >= (uint32_t)v->concurrency && v->delivery != DELIVERY_PULL)
         sim_fail(n->sim, "node %d goes beyond the concurrency %d of a service", n->index,
                  v->concurrency);
 }
@@ -129,7 +124,7 @@ void books_claimed(struct vnode *n, int64_t id, enum claim_end end)
     if (end == CLAIM_SENDS)
         return;
     n->services[oracle_service_of(n->sim, id)].n_slots--;
-    if (end == CLAIM_OVER && is_claim(map64_find(&n->busy, (uint64_t)id)))
+    if (end == CLAIM_OVER && map64_find(&n->busy, (uint64_t)id) == &busy_claim)
         map64_remove(&n->busy, (uint64_t)id);
 }
 
@@ -147,11 +142,11 @@ void books_early(struct vnode *n, int64_t id)
 
 void books_send(struct vnode *n, const struct flight *f)
 {
-    const char *why = map64_find(&n->busy, (uint64_t)f->task->id);
+    struct known_service *v = &n->services[f->service];
 
-    if (f->task->retry_count && n->services[f->service].n_retries++ >= why - busy_claim)
-        sim_fail(n->sim, "node %d: retries of a service take more than their %d slots", n->index,
-                 (int)(why - busy_claim));
+    if (f->task->retry_count && v->n_retries++ >= v->n_retries_max)
+        sim_fail(n->sim, "node %d: retries of a service take more than their %u slots", n->index,
+                 v->n_retries_max);
 }
 
 void books_answered(struct vnode *n, const struct flight *f)

@@ -9,9 +9,11 @@
 #include "tests/sim/oracle.h"
 #include "tests/sim/vnode.h"
 
+struct vparcel;
+
 /* One attempt, from the claim's answer until its end is stored. */
 struct flight {
-    struct sim_event ev; /* first; leaving, then the answer */
+    struct sim_event ev; /* first; leaving, then the answer, if it has a request of its own */
     struct vnode *node;
     struct task *task;  /* owned */
     struct reply reply; /* once it left */
@@ -24,11 +26,14 @@ struct flight {
 
 /* What the node was last told of a service. */
 struct known_service {
-    int32_t concurrency;
+    int32_t concurrency;    /* of tasks */
+    int32_t n_requests_max; /* at a time */
+    int64_t version;
     bool paused;
-    bool is_pull;
-    uint32_t n_slots;   /* claims and requests that are out */
-    uint32_t n_retries; /* requests of retries that are out */
+    enum delivery_mode delivery;
+    uint32_t n_slots;       /* claims and requests that are out */
+    uint32_t n_retries;     /* tasks of requests that are out and retries */
+    uint32_t n_retries_max; /* slots for them: the most at any claim since none was out */
 };
 
 /* How often a claim of one task came too early of late. */
@@ -38,6 +43,14 @@ struct early {
     int n;
 };
 #define VNODE_EARLY 64 /* by id */
+
+/* The requests with many tasks of one service. */
+struct vline {
+    struct vparcel *parcels; /* owned, the oldest first: that gather, and that are out */
+    uint32_t n_out;
+    struct parcel_rules *rules; /* owned: what was learnt; NULL = nothing yet */
+    int64_t version;            /* of the service, when it was */
+};
 
 struct vnode {
     struct sim *sim;
@@ -60,7 +73,8 @@ struct vnode {
     struct sim_event sync;   /* reads the store's clock */
     struct sim_event reread; /* reads the services */
     struct sim_event boot;
-    struct map64 flights;        /* by task id */
+    struct map64 flights; /* by task id */
+    struct vline lines[SIM_SERVICES_MAX];
     struct vlease *leases;       /* owned: workers that wait */
     unsigned members;            /* who owns, by its view */
     struct vnode_members *among; /* owned; NULL while down, and without a cluster */
@@ -101,6 +115,13 @@ void vnode_beaten(struct vnode *n, int rc, wall_ms asked_at, const struct member
 void vnode_send_all(struct vnode *n, size_t from, wall_ms asked_at);
 void flight_end(struct vnode *n, int64_t id); /* NULL-safe: nothing without a flight */
 void vnode_drop_flights(struct vnode *n);
+void flight_verdict(struct flight *f, const struct verdict *v); /* a pass has to follow */
+
+/* vnode_parcel.c */
+void vparcels_add(struct flight *f, const struct service *service);
+void vparcels_services(struct vnode *n); /* n->services are others */
+void vparcels_stop(struct vnode *n);     /* what gathers is given back */
+void vparcels_drop(struct vnode *n);     /* the node is gone */
 
 /* vnode_pull.c */
 /* Carries out the LEASED and LEASE_DONE actions from index `from` on. */

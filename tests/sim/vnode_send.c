@@ -35,25 +35,32 @@ void vnode_drop_flights(struct vnode *n)
     n->flights = (struct map64){0};
 }
 
-static void flight_answered(struct flight *f, struct answer *a)
+void flight_verdict(struct flight *f, const struct verdict *v)
 {
     struct vnode *n = f->node;
     struct sim *s = n->sim;
+
+    sim_note(s, "node %lld: task %lld ends with verdict %lld, status %lld", n->index, f->task->id,
+             v->kind, v->http_status);
+    s->met[MET_UNSENT] += v->kind == VERDICT_UNSENT;
+    s->met[MET_SNOOZES] += v->kind == VERDICT_SNOOZE;
+    s->met[MET_ASYNC] += v->kind == VERDICT_ACCEPTED;
+    s->met[MET_RETRY_AFTER] += v->kind == VERDICT_RETRY && v->retry_after_ms >= 0;
+    f->decided_at = vnode_now(n);
+    books_answered(n, f);
+    sched_answered(n->sched, vnode_now(n), f->task, v, &n->actions);
+}
+
+static void flight_answered(struct flight *f, struct answer *a)
+{
+    struct vnode *n = f->node;
     struct verdict_limits limits = {n->base->set.retry_after_cap_ms, n->base->set.snooze_cap_ms};
     struct verdict v;
 
     if (*f->reply.retry_after)
         a->retry_after = str_from(f->reply.retry_after);
     verdict_read(a, &limits, vnode_now(n), &v);
-    sim_note(s, "node %lld: task %lld ends with verdict %lld, status %lld", n->index, f->task->id,
-             v.kind, v.http_status);
-    s->met[MET_UNSENT] += v.kind == VERDICT_UNSENT;
-    s->met[MET_SNOOZES] += v.kind == VERDICT_SNOOZE;
-    s->met[MET_ASYNC] += v.kind == VERDICT_ACCEPTED;
-    s->met[MET_RETRY_AFTER] += v.kind == VERDICT_RETRY && v.retry_after_ms >= 0;
-    f->decided_at = vnode_now(n);
-    books_answered(n, f);
-    sched_answered(n->sched, vnode_now(n), f->task, &v, &n->actions);
+    flight_verdict(f, &v);
     vnode_pass(n);
 }
 
@@ -122,26 +129,39 @@ static void on_leave(struct sim *s, struct sim_event *ev)
     (void)vnode_may_crash(n);
 }
 
-static void flight_start(struct vnode *n, const struct action *a, wall_ms send_by)
+static void leave_alone(struct flight *f)
+{
+    struct sim *s = f->node->sim;
+    int64_t connect = sim_latency(s);
+
+    f->started_at = s->now;
+    if (sim_chance(s, s->sc->slow_rate))
+        connect += sim_between(s, 1, 4000);
+    sim_at(s, &f->ev, s->now + connect, on_leave);
+}
+
+/* Takes the task. */
+static void flight_start(struct vnode *n, struct action *a, wall_ms send_by)
 {
     struct sim *s = n->sim;
     struct flight *f = sim_alloc(sizeof(*f));
-    int64_t connect = sim_latency(s);
+    const struct service *service = a->send.service;
 
     assert(!flight_find(n, a->send.task->id));
     f->node = n;
     f->task = a->send.task;
+    a->send.task = NULL;
     f->timeout_ms = a->send.timeout_ms;
-    f->started_at = s->now;
     f->send_by = send_by;
     f->decided_at = WALL_NONE;
     f->service = oracle_service_of(s, f->task->id);
     if (map64_put(&n->flights, (uint64_t)f->task->id, f))
         abort();
     books_send(n, f);
-    if (sim_chance(s, s->sc->slow_rate))
-        connect += sim_between(s, 1, 4000);
-    sim_at(s, &f->ev, s->now + connect, on_leave);
+    if (service->delivery == DELIVERY_BATCH)
+        vparcels_add(f, service); /* which may add actions */
+    else
+        leave_alone(f);
 }
 
 /* The SEND actions from index `from` on, of a claim that was asked for at that time. */
@@ -155,6 +175,5 @@ void vnode_send_all(struct vnode *n, size_t from, wall_ms asked_at)
         flight_start(
             n, a,
             claim_fence(a->send.task, n->cfg.ghost_margin_ms, asked_at, vnode_now(n), n->sim->now));
-        a->send.task = NULL;
     }
 }

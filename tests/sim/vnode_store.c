@@ -236,11 +236,15 @@ static void answer_services(struct vnode *n, struct op *op)
         const struct service *conf = &op->services.services[i];
         struct known_service *v = &n->services[conf->name.p[conf->name.len - 1] - '0'];
 
-        v->concurrency = conf->concurrency > 0 ? conf->concurrency : n->cfg.default_concurrency;
+        v->n_requests_max = conf->concurrency > 0 ? conf->concurrency : n->cfg.default_concurrency;
+        v->concurrency =
+            v->n_requests_max * (conf->delivery == DELIVERY_BATCH ? conf->batch_size : 1);
+        v->version = conf->version;
         v->paused = conf->paused;
-        v->is_pull = conf->delivery == DELIVERY_PULL;
+        v->delivery = conf->delivery;
     }
     sched_services(n->sched, vnode_now(n), op->services.services, op->services.n, &n->actions);
+    vparcels_services(n);
 }
 
 static void op_answer(struct vnode *n, struct op *op)

@@ -50,7 +50,8 @@ struct workers *workers_new(struct sim *s)
     struct workers *all = sim_alloc(sizeof(*all));
 
     for (int service = 0; service < s->sc->n_services; service++) {
-        for (int i = 0; i < WORKERS_PER_SERVICE && clients_pulls(s, service); i++) {
+        for (int i = 0; i < WORKERS_PER_SERVICE && clients_delivery(s, service) == DELIVERY_PULL;
+             i++) {
             struct worker *w = &all->list[all->n++];
 
             w->service = service;
