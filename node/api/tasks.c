@@ -79,6 +79,14 @@ static void trace_handle(struct api_call *c)
     call_post(c, call_prepare(&s->op.call, CALL_GET), on_got, EFFECT_NONE);
 }
 
+/* ---- What failed in the store ------------------------------------------------------------- */
+
+/* With a time-out it has waited for another transaction that has the key, and done nothing. */
+static void key_failed(struct api_call *c, const struct store_op *op, enum call_effect effect)
+{
+    call_store_failed(c, op, op->rc == ERR_TIMEOUT ? EFFECT_NONE : effect);
+}
+
 /* ---- Cancel ------------------------------------------------------------------------------ */
 
 struct cancel_state {
@@ -96,7 +104,7 @@ static void on_cancelled(struct mail *m)
     struct cancel_state *s = OWNER_OF(m, struct cancel_state, op.op.mail);
     struct api_call *c = &s->call;
     if (s->op.op.rc) {
-        call_store_failed(c, &s->op.op, EFFECT_REPEAT);
+        key_failed(c, &s->op.op, EFFECT_REPEAT);
         return;
     }
     switch (s->op.result) {
@@ -142,7 +150,7 @@ static void answer_change(struct api_call *c, const struct store_op *op, const s
     } else if (op->rc == ERR_CONFLICT && t) {
         call_state_conflict(c, t, verb);
     } else {
-        call_store_failed(c, op, effect);
+        key_failed(c, op, effect);
     }
 }
 

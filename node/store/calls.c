@@ -123,17 +123,30 @@ static void drop_outputs(struct store_call *call)
     }
 }
 
+/* That others' transactions may have; absent: it waits for no task's. */
+static struct str key_of(const struct store_call *call)
+{
+    if (call->what == CALL_MOVE)
+        return ((const struct call_move *)call)->biz_uuid;
+    if (call->what == CALL_RUN)
+        return ((const struct call_run *)call)->biz_uuid;
+    return (struct str){0};
+}
+
 int calls_run(struct sql *db, struct store_call *call, struct err *err)
 {
+    struct str key = key_of(call);
     bool done;
     int rc = run_reading(db, call, &done, err);
 
     if (done)
         return rc;
-    rc = db->d->begin(db, err);
+    rc = sql_begin_patient(db, key.p ? call->op.patience_ms : 0, err);
     if (!rc)
         rc = run_writing(db, call, err);
     rc = sql_end(db, rc, err);
+    if (key.p)
+        rc = sql_key_error(db, rc, key, err);
     if (rc && rc != ERR_NOT_FOUND && rc != ERR_CONFLICT)
         drop_outputs(call);
     return rc;

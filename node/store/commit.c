@@ -7,139 +7,7 @@
 #include "node/store/ids.h"
 #include "node/store/submit.h"
 #include "node/store/sweep.h"
-
-#define MAX_BUSY 20       /* tries of one transaction */
-#define MAX_EXISTS 3      /* likewise, that meets a key which is taken: no row of others' by then */
-#define BUSY_AT_ONCE 2    /* of these, without a pause */
-#define BUSY_PAUSE_MS 100 /* at most */
-
-/* One run of one transaction: rows of the batch from `from`, or an operation of its own. */
-struct transaction {
-    enum store_kind kind;
-    struct store_op *op; /* the first one */
-    union batch_item *items;
-    size_t n;
-    mono_ms posted_at; /* of the oldest operation in the batch */
-    bool unsure;       /* out: a try may have been committed though its answer was lost */
-};
-
-/* ---- One transaction --------------------------------------------------------------------- */
-
-static int run_once(struct worker *w, const struct transaction *t, struct err *err)
-{
-    const struct driver *d = w->store->driver;
-    const struct claim_op *claim;
-    int rc;
-
-    switch (t->kind) {
-    case STORE_SUBMIT:
-        rc = ids_give(w, t->items, t->n, err);
-        return rc ? rc : d->submit(w->conn, (struct submit_item **)t->items, t->n, err);
-    case STORE_CLAIM:
-        claim = (const struct claim_op *)t->op;
-        return d->claim(w->conn, (struct claim_item **)t->items, t->n, claim->claimed_by,
-                        claim->margin_ms, err);
-    case STORE_FINISH:
-        return d->finish(w->conn, (struct finish_item **)t->items, t->n, err);
-    case STORE_CANCEL:
-        return d->cancel(w->conn, (struct cancel_op **)t->items, t->n, err);
-    case STORE_SCAN:
-        return d->scan(w->conn, (struct scan_op *)t->op, err);
-    case STORE_CALL:
-        return d->call(w->conn, (struct store_call *)t->op, err);
-    default:
-        assert(!"unknown kind of operation");
-        return ERR_INVALID;
-    }
-}
-
-/* The batch waits for a connection now: its lane counts as free, so that another thread serves
- * what comes. */
-static void leave_lane(struct worker *w)
-{
-    struct store *s = w->store;
-
-    pthread_mutex_lock(&s->lock);
-    if (w->running != LANE_NONE) {
-        queue_end(&s->queue, w->running);
-        w->running = LANE_NONE;
-        workers_wake(s);
-    }
-    pthread_mutex_unlock(&s->lock);
-}
-
-static void count(struct worker *w, const struct transaction *t)
-{
-    size_t n = t->kind == STORE_SCAN ? ((const struct scan_op *)t->op)->n_rows : t->n;
-
-    w->n_failures = 0;
-    atomic_fetch_add_explicit(&w->store->n_batches[t->kind], 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&w->store->n_rows[t->kind], n, memory_order_relaxed);
-    if (t->kind != STORE_SCAN && t->kind != STORE_CALL)
-        health_wrote(w->store);
-}
-
-/* These also wait for rows that the tasks do not depend on, as those of services. */
-static bool met_lock(const struct worker *w, const struct transaction *t)
-{
-    const struct driver *d = w->store->driver;
-
-    return (t->kind == STORE_SUBMIT || t->kind == STORE_CALL) && w->conn && d->met_lock &&
-           d->met_lock(w->conn);
-}
-
-static int give_up(struct worker *w, const struct transaction *t, int rc, const struct err *err)
-{
-    bool by_lock = rc == ERR_BUSY && met_lock(w, t);
-
-    /* Without a connection that is what the state says. */
-    if (w->serving && !by_lock && !(LANE_BIT(op_lane(t->op)) & LANES_READING))
-        health_failing(w->store, err->text);
-    sweep_gave_up(w->store);
-    return ERR_UNAVAILABLE;
-}
-
-static int run_transaction(struct worker *w, struct transaction *t, struct err *err)
-{
-    struct store *s = w->store;
-    unsigned n_busy = 0;
-    unsigned n_exists = 0;
-    int rc = sweep_admit(s, t->posted_at, err);
-
-    if (rc)
-        return rc;
-    for (;;) {
-        mono_ms began = clock_mono();
-
-        rc = w->conn ? run_once(w, t, err)
-                     : err_set(err, ERR_UNAVAILABLE, "no connection to the database");
-        if (!rc)
-            count(w, t);
-        if (rc == ERR_TIMEOUT) /* others need not wait for that key */
-            leave_lane(w);
-        if (rc == ERR_EXISTS && ++n_exists >= MAX_EXISTS)
-            return ERR_INVALID;
-        if (rc != ERR_UNAVAILABLE && rc != ERR_BUSY && rc != ERR_EXISTS)
-            return rc;
-        if (rc == ERR_UNAVAILABLE) {
-            t->unsure = true;
-            leave_lane(w);
-            if (!sweep_may_retry(s, t->posted_at, began)) {
-                worker_disconnect(w);
-                return give_up(w, t, rc, err);
-            }
-            if (!worker_reconnect(w, t->posted_at + s->cfg.give_up_ms, err))
-                return give_up(w, t, rc, err);
-            atomic_fetch_add_explicit(&s->n_reconnects, 1, memory_order_relaxed);
-        } else if (rc == ERR_BUSY) {
-            if (++n_busy >= MAX_BUSY || !sweep_may_retry(s, t->posted_at, began))
-                return give_up(w, t, rc, err);
-            if (n_busy > BUSY_AT_ONCE)
-                (void)worker_pause(w, 1 + (int64_t)rng_below(&w->rng, BUSY_PAUSE_MS)); /* or less */
-        }
-        atomic_fetch_add_explicit(&s->n_retries, 1, memory_order_relaxed);
-    }
-}
+#include "node/store/transaction.h"
 
 /* ---- Batches ----------------------------------------------------------------------------- */
 
@@ -172,7 +40,7 @@ static void fail_row(struct batch *b, size_t at, int rc, const struct err *err)
         item.finish->result = FINISH_FAILED;
         break;
     default: /* a cancel is an operation of its own */
-        op->rc = ERR_CORRUPT;
+        op->rc = rc == ERR_TIMEOUT ? ERR_TIMEOUT : ERR_CORRUPT;
     }
     op->err = *err;
 }
@@ -184,6 +52,7 @@ struct course {
     int64_t patience_ms; /* of those waits, what is left */
     bool met;            /* such a key */
     bool last;           /* the rest is stored */
+    bool waits;          /* and this thread may wait */
     bool unsure;         /* rows may have been stored by a try whose answer was lost */
     size_t n_aside;      /* the first ones of the batch */
 };
@@ -192,7 +61,7 @@ static int32_t patience(const struct course *c)
 {
     if (!c->last)
         return c->met ? 1 : SUBMIT_PATIENCE_MANY_MS;
-    return c->patience_ms > 1 ? (int32_t)c->patience_ms : 1;
+    return c->waits && c->patience_ms > 1 ? (int32_t)c->patience_ms : 1;
 }
 
 static int run_once_through(struct worker *w, struct course *c, size_t from, size_t n,
@@ -209,12 +78,13 @@ static int run_once_through(struct worker *w, struct course *c, size_t from, siz
 
     if (b->kind == STORE_SUBMIT)
         t.items->submit->patience_ms = patience(c);
-    rc = run_transaction(w, &t, err);
+    else
+        t.op->patience_ms = patience(c);
+    rc = transaction_run(w, &t, err);
     c->unsure |= t.unsure;
-    if (rc == ERR_TIMEOUT) {
-        c->met = true;
+    c->met |= rc == ERR_TIMEOUT;
+    if (rc == ERR_TIMEOUT || c->last) /* one that came in the end was waited for, too */
         c->patience_ms -= clock_mono() - began;
-    }
     return rc;
 }
 
@@ -237,7 +107,7 @@ static void run_rows(struct worker *w, struct course *c, size_t from, size_t n)
         b->items[c->n_aside] = b->items[from];
         b->owners[c->n_aside++] = b->owners[from];
     } else if (rc == ERR_TIMEOUT && c->unsure) {
-        fail_owners(b, from, n, rc, &err);
+        fail_owners(b, from, n, b->kind == STORE_SUBMIT ? rc : ERR_UNAVAILABLE, &err);
     } else {
         fail_row(b, from, rc, &err);
     }
@@ -248,8 +118,20 @@ static void run_single(struct worker *w, mono_ms posted_at)
     struct store_op *op = w->batch.ops[0];
     struct transaction t = {.kind = op->kind, .op = op, .n = 1, .posted_at = posted_at};
     struct err err = {{0}};
-    int rc = run_transaction(w, &t, &err);
+    int rc;
 
+    op->patience_ms = SUBMIT_PATIENCE_MANY_MS;
+    rc = transaction_run(w, &t, &err);
+    if (rc == ERR_TIMEOUT) {
+        bool waits = transaction_may_wait(w, op->kind);
+
+        op->patience_ms = waits ? SUBMIT_PATIENCE_ONE_MS : 1;
+        rc = transaction_run(w, &t, &err);
+        if (waits)
+            transaction_waited(w);
+    }
+    if (rc == ERR_TIMEOUT && t.unsure)
+        rc = ERR_UNAVAILABLE;
     if (rc == ERR_INVALID && op->kind == STORE_SCAN)
         rc = ERR_CORRUPT;
     op->rc = rc;
@@ -362,13 +244,17 @@ static void answer_early(struct worker *w, const struct course *c)
 static void run_batch(struct worker *w, struct course *c, size_t n)
 {
     c->n_aside = 0;
-    c->last = n == 1; /* there is no rest */
+    c->last = false;
     run_rows(w, c, 0, n);
+    if (!c->n_aside)
+        return;
+    answer_early(w, c);
     c->last = true;
-    if (c->n_aside)
-        answer_early(w, c);
+    c->waits = transaction_may_wait(w, w->batch.kind);
     for (size_t i = 0; i < c->n_aside; i++)
         run_rows(w, c, i, 1);
+    if (c->waits)
+        transaction_waited(w);
 }
 
 /* Those that have an id were in a try before, which has failed. */

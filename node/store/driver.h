@@ -48,16 +48,17 @@ struct driver {
     int (*migrate)(struct driver_conn *c, const struct migration *m, size_t n, bool check_only,
                    int *ret_from, int *ret_to, struct err *err);
 
-    /* Did the last ERR_BUSY come of what one other transaction holds, and not of the database?
-     * NULL: there is no telling. */
+    /* Did the last ERR_BUSY come of what one other transaction holds, and not of the database? Of a
+     * statement whose time is over it is taken to. NULL: there is no telling. */
     bool (*met_lock)(const struct driver_conn *c);
 
     int (*take_ids)(struct driver_conn *c, int64_t *ret_first, int64_t *ret_n, struct err *err);
 
     /* The batches. A row that cannot be written fails the call with ERR_INVALID: the caller
-     * bisects. So it does after ERR_TIMEOUT of a submission: somebody's open transaction has one of
-     * the keys, and had it for the patience of the first item (submit.h). Items carry ids; keys are
-     * distinct; sorted by biz_uuid. */
+     * bisects. So it does after ERR_TIMEOUT of a submission or a cancel: somebody's open
+     * transaction has one of the keys, and had it for the patience_ms of the first item (of a
+     * cancel 0 is: as for any lock; of a submission: submit.h). So does a call about one key. Items
+     * carry ids; keys are distinct; sorted by biz_uuid. */
     int (*submit)(struct driver_conn *c, struct submit_item **items, size_t n, struct err *err);
     int (*claim)(struct driver_conn *c, struct claim_item **items, size_t n, struct str claimed_by,
                  int64_t margin_ms, struct err *err); /* sorted by id, ids distinct */

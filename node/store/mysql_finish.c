@@ -368,14 +368,9 @@ int my_cancel(struct sql *db, struct cancel_op **items, size_t n, struct err *er
 
     if (!n)
         return 0;
-    for (size_t i = 0; i < n; i++)
-        items[i]->task = NULL;
-    rc = db->d->begin(db, err);
+    rc = cancel_set_begin(&c.set, db, err);
     if (!rc)
         rc = cancel_set(db, &c, err);
-    rc = sql_end(db, rc, err);
     my_ids_fini(&c.ids);
-    if (rc)
-        cancel_set_drop(&c.set);
-    return rc;
+    return cancel_set_end(&c.set, db, rc, err);
 }

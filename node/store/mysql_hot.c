@@ -32,7 +32,7 @@ static void put_inserts(struct my_packet *p, const struct submit_run *run, int64
     my_statement(p, NULL, NULL, ret_changed);
     my_waits_for_keys(p);
     my_put(p, "/*M! SET STATEMENT innodb_lock_wait_timeout = ");
-    my_put_int(p, (run->patience_ms + 500) / 1000); /* whole seconds is what there is */
+    my_put_int(p, my_lock_wait_s(p->db, run->patience_ms));
     my_put(p, " FOR */ ");
     my_put(p, "INSERT INTO job_delay_task (id, trace_id, biz_uuid, service_name, handler, shard, "
               "lane, priority, status, execute_time, next_attempt_time, max_retry, policy, "

@@ -32,6 +32,10 @@ void my_statement(struct my_packet *p, sql_row_fn *on_row, void *ctx, int64_t *r
  * does so for too long, the connection's lock_timed_out says so. */
 void my_waits_for_keys(struct my_packet *p);
 
+/* A patience in what the server counts locks' waits in: whole seconds, 0 = none, and less than a
+ * statement's time, so that one knows which it was. */
+int64_t my_lock_wait_s(struct sql *db, int64_t ms);
+
 /* A text with the marks of sql.h; its `?` become the values. */
 void my_put_query(struct my_packet *p, const char *text, const struct sql_value *params, size_t n);
 void my_put(struct my_packet *p, const char *text);
@@ -47,7 +51,7 @@ void my_put_commit(struct my_packet *p);
  * A row that on_row refuses does not keep the statements behind it from running. */
 MUST_CHECK int my_packet_run(struct my_packet *p, struct err *err);
 
-/* Ids, and a value of each. */
+/* mysql_ids.c: ids, and a value of each. */
 struct my_ids {
     struct buf ids; /* of int64_t */
     struct buf values;

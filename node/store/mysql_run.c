@@ -4,7 +4,6 @@
 
 #include <assert.h>
 #include <errmsg.h>
-#include <inttypes.h>
 #include <mysql.h>
 #include <mysqld_error.h>
 #include <stdlib.h>
@@ -13,7 +12,6 @@
 #include "common/timefmt.h"
 
 #define COLUMNS_MAX 32
-#define RUN_MIN 3
 #define PARAM_MARK '\1'
 
 /* Names that not all versions of the client library have. */
@@ -86,11 +84,19 @@ static int code_of(unsigned number)
     }
 }
 
+/* A statement that was ended in its time has most likely waited for a lock. */
+static bool is_of_a_lock(unsigned number)
+{
+    return number == ER_LOCK_WAIT_TIMEOUT || number == ER_LOCK_DEADLOCK ||
+           number == MARIADB_STATEMENT_TIMEOUT || number == MYSQL_STATEMENT_TIMEOUT;
+}
+
 int my_fail(struct driver_conn *c, struct err *err)
 {
-    c->sql.met_lock =
-        mysql_errno(c->my) == ER_LOCK_WAIT_TIMEOUT || mysql_errno(c->my) == ER_LOCK_DEADLOCK;
-    return err_set(err, code_of(mysql_errno(c->my)), "%s: %s", c->is_mariadb ? "MariaDB" : "MySQL",
+    unsigned number = mysql_errno(c->my);
+
+    c->sql.met_lock = is_of_a_lock(number);
+    return err_set(err, code_of(number), "%s: %s", c->is_mariadb ? "MariaDB" : "MySQL",
                    mysql_error(c->my));
 }
 
@@ -104,9 +110,16 @@ struct my_reader {
 
 void my_packet_start(struct my_packet *p, struct sql *db)
 {
+    const struct driver_conn *c = conn_of(db);
+
     *p = (struct my_packet){.db = db};
-    if (!conn_of(db)->begin_pending)
+    if (!c->begin_pending)
         return;
+    if (c->lock_wait_s != c->lock_wait_set_s) {
+        my_statement(p, NULL, NULL, NULL);
+        my_put(p, "SET SESSION innodb_lock_wait_timeout = ");
+        my_put_int(p, c->lock_wait_s);
+    }
     my_statement(p, NULL, NULL, NULL);
     my_put(p, "START TRANSACTION");
 }
@@ -225,106 +238,6 @@ void my_put_commit(struct my_packet *p)
     my_statement(p, NULL, NULL, NULL);
     my_put(p, "COMMIT");
     p->commits = true;
-}
-
-/* ---- Lists of ids -------------------------------------------------------------------------- */
-
-void my_ids_add(struct my_ids *l, int64_t id, int64_t value)
-{
-    buf_add(&l->ids, &id, sizeof(id));
-    buf_add(&l->values, &value, sizeof(value));
-    l->n++;
-}
-
-void my_ids_fini(struct my_ids *l)
-{
-    buf_fini(&l->ids);
-    buf_fini(&l->values);
-}
-
-/* How many of the ids from `at` on ascend by one and have the value (NULL: any). */
-static size_t run_length(const struct my_ids *l, size_t at, const int64_t *value)
-{
-    const int64_t *ids = (const int64_t *)l->ids.data;
-    const int64_t *values = (const int64_t *)l->values.data;
-    size_t n = 0;
-
-    while (at + n < l->n && (!value || values[at + n] == *value) &&
-           (!n || ids[at + n] == ids[at] + (int64_t)n))
-        n++;
-    return n;
-}
-
-/* Runs go as ranges, which cost the server less than each id by itself. The last id of a run stands
- * alone: a range is read to the row behind it, and waits for that row's lock, which somebody's open
- * transaction may hold for long (jobflow_submit). */
-static void put_condition(struct my_packet *p, const char *column, const struct my_ids *l,
-                          const int64_t *value)
-{
-    const int64_t *ids = (const int64_t *)l->ids.data;
-    const char *before = "(";
-    size_t n;
-
-    for (size_t i = 0; i < l->n; i += n ? n : 1) {
-        n = run_length(l, i, value);
-        if (n < RUN_MIN)
-            continue;
-        buf_addf(&p->text, "%s%s BETWEEN %" PRId64 " AND %" PRId64, before, column, ids[i],
-                 ids[i + n - 2]);
-        before = " OR ";
-    }
-    for (size_t i = 0; i < l->n; i += n ? n : 1) {
-        n = run_length(l, i, value);
-        for (size_t k = n < RUN_MIN ? i : i + n - 1; k < i + n; k++) {
-            if (*before != ',')
-                buf_addf(&p->text, "%s%s IN (", before, column);
-            else
-                buf_addc(&p->text, ',');
-            buf_addi(&p->text, ids[k]);
-            before = ",";
-        }
-    }
-    buf_addz(&p->text, *before == ',' ? "))" : ")");
-}
-
-static bool ids_ok(struct my_packet *p, const struct my_ids *l)
-{
-    p->text.failed |= !buf_ok(&l->ids) || !buf_ok(&l->values);
-    return buf_ok(&p->text);
-}
-
-void my_put_ids(struct my_packet *p, const char *column, const struct my_ids *l)
-{
-    if (ids_ok(p, l))
-        put_condition(p, column, l, NULL);
-}
-
-/* All have the same, as a rule. */
-void my_put_value_by_id(struct my_packet *p, const struct my_ids *l)
-{
-    const int64_t *values = (const int64_t *)l->values.data;
-    bool several = false;
-
-    if (!ids_ok(p, l))
-        return;
-    for (size_t i = 1; i < l->n; i++) {
-        size_t first = 0;
-
-        while (values[first] != values[i])
-            first++;
-        if (first < i || values[i] == values[0])
-            continue;
-        my_put(p, several ? " WHEN " : "CASE WHEN ");
-        put_condition(p, "id", l, &values[i]);
-        my_put(p, " THEN ");
-        my_put_int(p, values[i]);
-        several = true;
-    }
-    if (several)
-        my_put(p, " ELSE ");
-    my_put_int(p, values[0]);
-    if (several)
-        my_put(p, " END");
 }
 
 /* ---- Reading ------------------------------------------------------------------------------- */
@@ -478,16 +391,24 @@ int my_packet_run(struct my_packet *p, struct err *err)
                        "%zu bytes in one statement are more than the server takes: raise "
                        "max_allowed_packet above %zu",
                        p->text.len, c->max_packet);
-    c->begin_pending = false;
-    if (mysql_real_query(c->my, p->text.data, p->text.len))
+    if (mysql_real_query(c->my, p->text.data, p->text.len)) {
         rc = my_fail(c, err);
-    else
+    } else {
+        if (c->begin_pending)
+            c->lock_wait_set_s = c->lock_wait_s;
         rc = take_results(c, p, err);
-    if (rc && p->key_wait == p->at + 1)
+    }
+    c->begin_pending = false;
+    if (rc && (c->waits_for_keys || p->key_wait == p->at + 1))
         c->sql.lock_timed_out |= mysql_errno(c->my) == ER_LOCK_WAIT_TIMEOUT;
     if (!rc && p->commits)
         c->in_transaction = false;
     return rc;
+}
+
+int my_run_text(struct driver_conn *c, const char *text, struct err *err)
+{
+    return my_sql_run(&c->sql, &(struct sql_query){.text = text}, err);
 }
 
 int my_sql_run(struct sql *db, const struct sql_query *q, struct err *err)

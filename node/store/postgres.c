@@ -5,6 +5,7 @@
  * behind a pooler each transaction brings them along. */
 #include "node/store/postgres.h"
 
+#include <inttypes.h>
 #include <libpq-fe.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,6 +36,7 @@ static int pg_begin(struct sql *db, struct err *err)
     (void)err;
     db->lock_timed_out = db->met_lock = false;
     c->in_transaction = c->begin_pending = true;
+    c->waits_for_keys = false;
     return 0;
 }
 
@@ -67,6 +69,20 @@ static void pg_rollback(struct sql *db)
     c->in_transaction = c->begin_pending = false;
 }
 
+/* For rows, and not for the table, whose lock this statement waits for as ever. */
+static int pg_set_patience(struct sql *db, int32_t ms, struct err *err)
+{
+    static const char text[] = "SELECT set_config('lock_timeout', ?, true) WHERE NOT EXISTS "
+                               "(SELECT 1 FROM job_delay_task WHERE false FOR UPDATE)";
+    char number[24];
+    int rc;
+
+    (void)snprintf(number, sizeof(number), "%" PRId64, pg_key_ms(conn_of(db), ms));
+    rc = sql_run(db, &(struct sql_query){.text = text, SQL_PARAMS(sql_textz(number))}, err);
+    conn_of(db)->waits_for_keys = !rc;
+    return rc;
+}
+
 static const struct sql_dialect pg_dialect = {
     .now = "date_trunc('milliseconds', clock_timestamp())",
     .for_update = "FOR UPDATE",
@@ -80,6 +96,7 @@ static const struct sql_dialect pg_dialect = {
     .begin = pg_begin,
     .commit = pg_commit,
     .rollback = pg_rollback,
+    .set_patience = pg_set_patience,
     .run = pg_sql_run,
     .script = pg_script,
 };

@@ -18,8 +18,9 @@ struct driver_conn {
     const char *prepared[PG_STATEMENTS_MAX]; /* texts; the name is the index */
     size_t n_prepared;
     bool in_transaction;
-    bool begin_pending; /* BEGIN goes out together with the next statement */
-    bool silent;        /* an answer did not come: the connection is of no use any more */
+    bool waits_for_keys; /* and what it waits for are rows of tasks */
+    bool begin_pending;  /* BEGIN goes out together with the next statement */
+    bool silent;         /* an answer did not come: the connection is of no use any more */
 };
 
 static inline struct driver_conn *conn_of(struct sql *db)
@@ -44,6 +45,12 @@ static inline int64_t pg_lock_ms(const struct driver_conn *c)
     int64_t limit = c->opt.statement_timeout_ms;
 
     return limit > 9 ? limit - limit / 10 : limit;
+}
+
+/* A patience, likewise. */
+static inline int64_t pg_key_ms(const struct driver_conn *c, int64_t ms)
+{
+    return ms < pg_lock_ms(c) ? ms : pg_lock_ms(c);
 }
 
 /* One line of libpq's text. */

@@ -371,15 +371,9 @@ static int cancel_set(struct sql *db, struct cancel_set *c, struct err *err)
 int pg_cancel(struct sql *db, struct cancel_op **items, size_t n, struct err *err)
 {
     struct cancel_set c = {items, n};
-    int rc;
+    int rc = cancel_set_begin(&c, db, err);
 
-    for (size_t i = 0; i < n; i++)
-        items[i]->task = NULL;
-    rc = db->d->begin(db, err);
     if (!rc)
         rc = cancel_set(db, &c, err);
-    rc = sql_end(db, rc, err);
-    if (rc)
-        cancel_set_drop(&c);
-    return rc;
+    return cancel_set_end(&c, db, rc, err);
 }

@@ -115,7 +115,7 @@ static int insert_and_look(struct sql *db, struct submit_run *run, bool first, s
     /* The rest of the transaction waits for what others hold as any other does. */
     static const char as_ever[] = "SELECT set_config('lock_timeout', ?, true)";
     char ms[2][24];
-    const struct sql_value patience = number_text(ms[0], run->patience_ms);
+    const struct sql_value patience = number_text(ms[0], pg_key_ms(conn_of(db), run->patience_ms));
     const struct sql_value session = number_text(ms[1], pg_lock_ms(conn_of(db)));
     /* Each statement sees what was committed before it began: the second what the first waited for.
      */

@@ -56,7 +56,8 @@ int pg_fail_text(struct err *err, int code, const char *text)
     return err_set(err, code, "PostgreSQL: %.*s", (int)len, text);
 }
 
-/* Of a row, then: a wait for the lock of a table has no such context. */
+/* Of a row, then: a wait for the lock of a table has no such context. (Nor has the one for a row of
+ * whoever comes third.) */
 static bool is_of_a_task(const PGresult *r)
 {
     const char *context = PQresultErrorField(r, PG_DIAG_CONTEXT);
@@ -80,7 +81,8 @@ int pg_fail(struct driver_conn *c, const PGresult *r, struct err *err)
                        "store.named_statements to false");
     if (PQstatus(c->pg) == CONNECTION_BAD)
         return pg_fail_text(err, ERR_UNAVAILABLE, PQerrorMessage(c->pg));
-    c->sql.lock_timed_out |= state && strcmp(state, "55P03") == 0 && is_of_a_task(r);
+    c->sql.lock_timed_out |=
+        state && strcmp(state, "55P03") == 0 && (c->waits_for_keys || is_of_a_task(r));
     return pg_fail_text(err, code_of(state), r ? PQresultErrorMessage(r) : PQerrorMessage(c->pg));
 }
 

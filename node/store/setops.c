@@ -40,12 +40,23 @@ struct cancel_op *cancel_set_find(const struct cancel_set *c, struct str biz_uui
     return found ? *found : NULL;
 }
 
-void cancel_set_drop(struct cancel_set *c)
+int cancel_set_begin(struct cancel_set *c, struct sql *db, struct err *err)
 {
+    for (size_t i = 0; i < c->n; i++)
+        c->items[i]->task = NULL;
+    return sql_begin_patient(db, c->items[0]->op.patience_ms, err);
+}
+
+int cancel_set_end(struct cancel_set *c, struct sql *db, int rc, struct err *err)
+{
+    rc = sql_end(db, rc, err);
+    if (!rc)
+        return 0;
     for (size_t i = 0; i < c->n; i++) {
         task_free(c->items[i]->task);
         c->items[i]->task = NULL;
     }
+    return sql_key_error(db, rc, c->n == 1 ? c->items[0]->biz_uuid : (struct str){0}, err);
 }
 
 int cancel_set_on_live(void *ctx, const struct sql_value *row)

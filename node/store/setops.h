@@ -23,7 +23,9 @@ struct cancel_set {
     size_t n;
 };
 struct cancel_op *cancel_set_find(const struct cancel_set *c, struct str biz_uuid);
-void cancel_set_drop(struct cancel_set *c);
+/* Before and after a batch: the transaction. Frees the tasks that one which failed had read. */
+MUST_CHECK int cancel_set_begin(struct cancel_set *c, struct sql *db, struct err *err);
+MUST_CHECK int cancel_set_end(struct cancel_set *c, struct sql *db, int rc, struct err *err);
 /* With a struct cancel_set * as ctx. Keeps a live row of LIVE_COLUMNS with its cancel. */
 sql_row_fn cancel_set_on_live;
 /* Turns the kept row into the record as it stands in history now: biz_uuid, updated_at,

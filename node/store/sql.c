@@ -3,6 +3,24 @@
 
 #include <string.h>
 
+int sql_begin_patient(struct sql *db, int32_t ms, struct err *err)
+{
+    int rc = db->d->begin(db, err);
+
+    return rc || !ms || !db->d->set_patience ? rc : db->d->set_patience(db, ms, err);
+}
+
+int sql_key_error(const struct sql *db, int rc, struct str key, struct err *err)
+{
+    if (rc != ERR_BUSY || !db->lock_timed_out)
+        return rc;
+    if (!key.p)
+        return err_set(err, ERR_TIMEOUT, "another transaction has a bizUuid and has not ended");
+    return err_set(err, ERR_TIMEOUT,
+                   "another transaction has bizUuid \"" STR_FMT "\" and has not ended",
+                   STR_ARG(key));
+}
+
 int sql_end(struct sql *db, int rc, struct err *err)
 {
     if (!rc)

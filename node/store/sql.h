@@ -82,6 +82,9 @@ struct sql_dialect {
     int (*begin)(struct sql *db, struct err *err); /* for writing */
     int (*commit)(struct sql *db, struct err *err);
     void (*rollback)(struct sql *db); /* does nothing outside a transaction */
+    /* First thing in a transaction: how long it waits for rows of tasks that others' transactions
+     * have; then ERR_BUSY, and lock_timed_out. At least 1; NULL: no such waits. */
+    int (*set_patience)(struct sql *db, int32_t ms, struct err *err);
     int (*run)(struct sql *db, const struct sql_query *q, struct err *err);
     int (*script)(struct sql *db, const char *text, struct err *err); /* several statements */
 };
@@ -97,6 +100,12 @@ MUST_CHECK static inline int sql_run(struct sql *db, const struct sql_query *q, 
 {
     return db->d->run(db, q, err);
 }
+
+/* Begins; ms > 0 is the patience for rows of tasks. */
+MUST_CHECK int sql_begin_patient(struct sql *db, int32_t ms, struct err *err);
+/* What a transaction about keys answers: ERR_TIMEOUT, with a text that names `key` (absent: there
+ * are several), when another transaction has one of them; else rc. */
+MUST_CHECK int sql_key_error(const struct sql *db, int rc, struct str key, struct err *err);
 
 /* Commits when rc is 0, else (or when that fails) rolls back. Returns the first error. */
 MUST_CHECK int sql_end(struct sql *db, int rc, struct err *err);

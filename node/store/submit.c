@@ -306,8 +306,7 @@ int submit_batch(struct sql *db, const struct submit_ops *ops, struct submit_ite
     if (rc)
         return err_set(err, rc, "no memory for a batch");
     rc = run_batch(db, ops, &run, err);
-    if (rc == ERR_BUSY && db->lock_timed_out)
-        rc = err_set(err, ERR_TIMEOUT, "another transaction has this bizUuid and has not ended");
+    rc = sql_key_error(db, rc, n == 1 ? items[0]->task->biz_uuid : (struct str){0}, err);
     for (size_t i = 0; rc && i < n; i++) {
         task_free(items[i]->existing);
         items[i]->existing = NULL;

@@ -54,6 +54,8 @@ struct store {
     atomic_bool is_up; /* every lane is served, and writing works */
     atomic_bool is_fatal;
     atomic_bool is_failing; /* writing */
+    uint32_t n_waiting;     /* threads that wait for keys: transaction.h */
+    uint32_t n_in_line;     /* threads that would */
     bool is_probing;
     mono_ms probe_at;
     /* The block of ids in use. */

@@ -290,8 +290,12 @@ def every_field_is_held_to_its_rules(s):
                 check(field in error.text.split(":", 1)[1].split()[0], what)
                 if s.kind == "postgres":
                     equal(error.column, field, what)
+                    check(len(error.hint) > 10, f"{what}: its hint is {error.hint!r}")
         error = shop.refused(**base, delay=1, execute_time=now_ms())
         check("delay" in error.text and error.state == s.dialect.INVALID, str(error))
+        if s.kind == "postgres":
+            check(error.hint, str(error))
+            check("default" in shop.refused(**base, policy="none").hint, "it names no policy")
     equal(s.count("job_delay_task", "service_name = 'svc-bad' OR biz_uuid = 'bad'"), 0, "rows")
 
 
@@ -573,6 +577,59 @@ def a_key_that_is_held_in_a_batch_fails_alone(s):
     equal(s.node.metrics().get('jobflow_store_up'), 1, "jobflow_store_up")
 
 
+def asking_for_held_keys_stalls_nobody(s):
+    """Cancel, move and run: of many keys, for which there are few connections."""
+    s.known("svc-asked")
+    over, longest, answers = threading.Event(), {}, []
+    keys = [f"asked/{i}" for i in range(30)]
+    verbs = {"DELETE": "", "PATCH": "", "POST": "/run"}
+
+    def load(number):
+        with contextlib.closing(lib.Client(s.node.port)) as client:
+            for i in itertools.count():
+                if over.is_set():
+                    return
+                answers.append(timed(longest, "the others", client.post, "/api/delay-tasks", {
+                    "bizUuid": f"unasked-{number}-{i}", "serviceName": "svc-asked", "handler": "h",
+                    "delay": "1d"}).status)
+
+    def ask(key, verb):
+        body = {"delay": "2d"} if verb == "PATCH" else None
+        with contextlib.closing(lib.Client(s.node.port)) as client:
+            return client.request(verb, f"/api/delay-tasks/{key.replace('/', '%2F')}{verbs[verb]}", body)
+
+    with Shop(s) as shop:
+        holder = s.admin if s.kind == "postgres" else shop
+        if s.kind == "postgres":  # a row that is not committed is not there: 404, at once
+            for key in keys:
+                s.node.submit(key, "svc-asked", delay="1d")
+            holder.run("BEGIN")
+            holder.run("SELECT id FROM job_delay_task WHERE biz_uuid LIKE 'asked/%' FOR UPDATE")
+            shop.run("BEGIN")
+            shop.submit("asked-new", "svc-asked", delay=DAY_MS)
+            equal(ask("asked-new", "DELETE").status, 404, "status of one that is not committed")
+        else:
+            holder.run("BEGIN")
+            for key in keys:
+                holder.submit(key, "svc-asked", delay=DAY_MS)
+        loads = [Aside(load, number) for number in range(2)]
+        asked = [(key, Aside(ask, key, verb)) for key in keys for verb in verbs]
+        for key, aside in asked:
+            answer = aside.result(60)
+            equal(answer.status, 503, f"status of what is held: {answer.body}")
+            equal((answer.body["effect"], answer.headers.get("retry-after")), ("none", "1"), "the answer")
+            check(f'"{key}"' in answer.body["detail"], answer.body["detail"])
+        batch_done(s, "not-asked", "svc-asked")
+        over.set()
+        for aside in loads:
+            aside.result()
+        equal(s.node.metrics().get('jobflow_store_up'), 1, "jobflow_store_up")
+        holder.run("COMMIT")
+    lib.diagnose(f"{len(answers)} others, longest {longest['the others'] * 1000:.0f} ms")
+    equal(set(answers), {201}, "statuses of the others")
+    equal({ask(key, "DELETE").status for key in keys}, {200}, "cancels after the commit")
+
+
 def a_service_that_is_deleted_meanwhile_comes_back(s):
     s.known("svc-gone")
     with Shop(s) as shop:
@@ -626,8 +683,8 @@ def late_by_less_than_a_scan(s):
     lib.diagnose(f"after the commit, with a scan every {SCAN_S} s: median {statistics.median(scan):.0f} ms, "
                  f"most {scan[-1]} ms; with a notice: median {statistics.median(notice):.0f} ms, "
                  f"most {notice[-1]} ms")
-    check(statistics.median(scan) <= SCAN_S * 1000, "the scan is slower than its interval")
-    check(statistics.median(notice) <= SCAN_S * 1000 / 4, "a notice makes it no sooner")
+    check(statistics.median(scan) <= 3 * SCAN_S * 1000, "it is not the scan that finds them")
+    check(statistics.median(notice) <= statistics.median(scan) / 2, "a notice makes it no sooner")
 
 
 def a_commit_behind_the_slack_waits_for_a_notice(s):
@@ -792,6 +849,7 @@ def a_client_that_is_killed_has_submitted_nothing(s):
         shop.run("ROLLBACK")
     equal((s.tables_of("killed"), s.count("shop.orders", "id = 'killed'")), ([], 0), "what is left")
     killed_client(s, "BEGIN", "INSERT INTO shop.orders VALUES ('killed')", call, "COMMIT")
+    s.notify("killed")  # on a busy machine the slack may be over before the commit: no scan finds it then
     equal(s.node.wait_status("killed", "SUCCESS")["attempt"], 1, "after the commit: attempt")
     equal(s.count("shop.orders", "id = 'killed'"), 1, "orders")
 
@@ -923,6 +981,7 @@ CASES = [
     an_open_transaction_blocks_nobody,
     a_key_that_is_held_costs_the_other_keys_nothing,
     a_key_that_is_held_in_a_batch_fails_alone,
+    asking_for_held_keys_stalls_nobody,
     a_service_that_is_deleted_meanwhile_comes_back,
     services_and_lanes_become_known,
     late_by_less_than_a_scan,
@@ -945,14 +1004,5 @@ CASES = [
 ]
 
 
-def main():
-    with lib.Workspace() as folder:
-        stage = Stage(sys.argv[1], folder)
-        try:
-            lib.run(lib.cases_of(CASES, stage))
-        finally:
-            stage.close()
-
-
 if __name__ == "__main__":
-    main()
+    lib.main(Stage, CASES)

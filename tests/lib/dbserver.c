@@ -52,6 +52,27 @@ static void nap(void)
 
 /* ---- Programs ------------------------------------------------------------------------------ */
 
+#define LOG_TAIL 2048
+
+/* What a program said last goes to stderr: its log goes with its folder. */
+static void show_log(const struct dbserver *s)
+{
+    char path[DBSERVER_PATH_MAX + 16];
+    char tail[LOG_TAIL];
+    size_t len;
+    FILE *f;
+
+    (void)snprintf(path, sizeof(path), "%s/log", s->place.dir);
+    f = fopen(path, "re");
+    if (!f)
+        return;
+    if (fseek(f, -LOG_TAIL, SEEK_END))
+        rewind(f); /* it is shorter */
+    len = fread(tail, 1, sizeof(tail), f);
+    (void)fclose(f);
+    (void)fprintf(stderr, "%s: the end of %s:\n%.*s\n", s->kind->name, path, (int)len, tail);
+}
+
 void dbserver_word(struct dbserver_words *w, const char *fmt, ...)
 {
     size_t room = sizeof(w->text) - w->used;
@@ -118,9 +139,10 @@ static int create_data(struct dbserver *s, struct err *err)
     pid = spawn(s, SIGKILL, words.argv);
     if (pid < 0 || waitpid(pid, &status, 0) != pid)
         return err_set(err, ERR_IO, "%s does not start: %s", words.argv[0], strerror(errno));
-    if (status)
-        return err_set(err, ERR_IO, "%s ended with status %d", words.argv[0], status);
-    return 0;
+    if (!status)
+        return 0;
+    show_log(s);
+    return err_set(err, ERR_IO, "%s ended with status %d", words.argv[0], status);
 }
 
 /* ---- The guardian -------------------------------------------------------------------------- */
@@ -229,10 +251,13 @@ static int wait_for_start(struct dbserver *s, struct err *err)
     while (!s->kind->is_up(&s->place)) {
         if (waitpid(s->pid, NULL, WNOHANG) == s->pid) {
             s->pid = 0;
-            return err_set(err, ERR_IO, "the server ended at its start (%s/log)", s->place.dir);
+            show_log(s);
+            return err_set(err, ERR_IO, "the server ended at its start");
         }
-        if (clock_mono() > until)
+        if (clock_mono() > until) {
+            show_log(s);
             return err_set(err, ERR_TIMEOUT, "the server takes no connections");
+        }
         nap();
     }
     return 0;

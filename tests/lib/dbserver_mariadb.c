@@ -23,6 +23,12 @@ static bool find(struct dbserver_place *p)
     return false;
 }
 
+/* A server that starts deletes the temporary tables in its tmpdir, also those of others. */
+static void put_tmpdir(const struct dbserver_place *p, struct dbserver_words *w)
+{
+    dbserver_word(w, "--tmpdir=%s", p->dir);
+}
+
 /* The script finds the server by itself. */
 static void create(const struct dbserver_place *p, struct dbserver_words *w)
 {
@@ -30,6 +36,7 @@ static void create(const struct dbserver_place *p, struct dbserver_words *w)
     dbserver_word(w, "mariadb-install-db");
     dbserver_word(w, "--no-defaults");
     dbserver_word(w, "--datadir=%s/data", p->dir);
+    put_tmpdir(p, w);
     dbserver_word(w, "--auth-root-authentication-method=normal");
     dbserver_word(w, "--skip-test-db");
     dbserver_word(w, "--skip-name-resolve");
@@ -48,6 +55,7 @@ static void serve(const struct dbserver_place *p, struct dbserver_words *w)
     dbserver_word(w, "%s", p->bin);
     dbserver_word(w, "--no-defaults"); /* first */
     dbserver_word(w, "--datadir=%s/data", p->dir);
+    put_tmpdir(p, w);
     dbserver_word(w, "--socket=%s/socket", p->dir);
     dbserver_word(w, "--pid-file=%s/data/pid", p->dir);
     dbserver_word(w, "--port=%d", p->port);

@@ -97,7 +97,7 @@ static void errands_judge(struct world *w, const struct errands *e)
     assert_int_equal(sql_value(w, "SELECT count(*) FROM job_attempt"), EACH);
 }
 
-static void wait_behind(struct world *w, const char *lock)
+static void test_a_lock_on_all(struct world *w)
 {
     struct rig *r = impatient(w);
     struct errands e;
@@ -105,7 +105,7 @@ static void wait_behind(struct world *w, const char *lock)
     void *held;
 
     errands_make(w, r, &e);
-    held = w->backend->hold(w->url, lock);
+    held = w->backend->hold(w->url, w->backend->lock_tasks);
     errands_post(r, &e);
     retried = wait_for_retries(r, RETRIES);
     w->backend->release(held, false);
@@ -115,16 +115,63 @@ static void wait_behind(struct world *w, const char *lock)
     assert_int_equal(atomic_load(&r->n_down), 0);
 }
 
-static void test_a_lock_on_all(struct world *w)
+static bool wait_for_answer(struct rig *r, const struct job *j)
 {
-    wait_behind(w, w->backend->lock_tasks);
+    mono_ms until = clock_mono() + DEADLINE_MS;
+
+    while (!j->back && clock_mono() < until)
+        rig_deliver(r, 10);
+    return j->back;
 }
 
-/* Of each kind one row; its batch waits. */
+/* Of each kind one row; its batch waits. But people are told, and ask again. */
 static void test_a_lock_on_rows(struct world *w)
 {
-    wait_behind(w, "UPDATE job_delay_task SET updated_at = updated_at "
-                   "WHERE biz_uuid IN ('k0000', 'k0005', 'k0010')");
+    struct rig *r = impatient(w);
+    struct errands e;
+    bool retried;
+    bool told;
+    void *held;
+
+    errands_make(w, r, &e);
+    held = w->backend->hold(w->url, "UPDATE job_delay_task SET updated_at = updated_at "
+                                    "WHERE biz_uuid IN ('k0000', 'k0005', 'k0010')");
+    errands_post(r, &e);
+    told = wait_for_answer(r, e.cancels[0]);
+    retried = wait_for_retries(r, RETRIES);
+    w->backend->release(held, false);
+    assert_true(told && retried);
+    assert_int_equal(e.cancels[0]->op.rc, ERR_TIMEOUT);
+    rig_post(r, e.cancels[0]);
+    rig_wait(r);
+    errands_judge(w, &e);
+    assert_int_equal(atomic_load(&r->n_down), 0);
+}
+
+/* The time of a statement that waits for a lock is over, again and again: the database is well. */
+static void test_a_call_that_gives_up(struct world *w)
+{
+    struct store_config cfg = rig_config(w);
+    struct rig *r;
+    struct job *j;
+    void *held;
+
+    cfg.driver.statement_timeout_ms = TIMEOUT_SHORT_MS;
+    cfg.give_up_ms = 3 * TIMEOUT_SHORT_MS;
+    r = rig_start(w, cfg, true);
+    (void)put_key(w, "k");
+    j = rig_job(r, STORE_CALL);
+    j->pause.call.what = CALL_SERVICE_PAUSE;
+    j->pause.name = STR("svc");
+    j->pause.paused = true;
+    held = w->backend->hold(w->url, "SELECT * FROM job_service WHERE name = 'svc' FOR UPDATE");
+    rig_post(r, j);
+    (void)wait_for_answer(r, j);
+    w->backend->release(held, false);
+    rig_wait(r);
+    assert_int_equal(j->op.rc, ERR_UNAVAILABLE);
+    assert_int_equal(atomic_load(&r->n_down), 0);
+    assert_true(store_is_up(r->store));
 }
 
 /* ---- Shorter than that --------------------------------------------------------------------- */
@@ -260,6 +307,7 @@ static void test_a_deadlock_is_run_again(struct world *w)
 static const struct test_case cases[] = {
     {"lock: on all of the tasks", test_a_lock_on_all, NEEDS_THREADS | NEEDS_SQL},
     {"lock: on a few rows", test_a_lock_on_rows, NEEDS_THREADS | NEEDS_SERVER},
+    {"lock: a call that gives up", test_a_call_that_gives_up, NEEDS_THREADS | NEEDS_SERVER},
     {"lock: a deadlock is run again", test_a_deadlock_is_run_again, NEEDS_THREADS | NEEDS_SERVER},
     {"database-57: a writer waits for its turn", test_a_writer_waits_for_its_turn,
      NEEDS_THREADS | NEEDS_SQL},

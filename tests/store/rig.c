@@ -50,6 +50,10 @@ static void on_delivery(struct mail *m)
     } else if (j->op.kind == STORE_CALL && j->get.call.what == CALL_GET) {
         (void)world_keep_task(j->rig->w, j->get.task);
         (void)world_keep(j->rig->w, j->get.attempts);
+    } else if (j->op.kind == STORE_CALL && j->move.call.what == CALL_MOVE) {
+        (void)world_keep_task(j->rig->w, j->move.task);
+    } else if (j->op.kind == STORE_CALL && j->run.call.what == CALL_RUN) {
+        (void)world_keep_task(j->rig->w, j->run.task);
     }
     if (j->on_back)
         j->on_back(j);

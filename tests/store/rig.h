@@ -32,6 +32,9 @@ struct job {
         struct scan_op scan;
         struct call_get get;
         struct call_clock clock;
+        struct call_move move;
+        struct call_run run;
+        struct call_service_pause pause;
     };
 };
 

@@ -256,6 +256,160 @@ static void test_held_keys_share_one_wait(struct world *w)
     assert_true(store_is_up(r->store));
 }
 
+/* ---- What people ask of keys that are held ------------------------------------------------- */
+
+enum { N_HELD = 20, N_ASKS = 3 * N_HELD, N_FREE = 10, N_WORK = 4 * N_FREE, PATIENT_MS = 20000 };
+
+/* On MariaDB a task that was not there before. PostgreSQL shows no such row, and gives no lock:
+ * there the keys are of tasks that somebody has locked. */
+static void *hold_keys(struct world *w)
+{
+    struct task like = draft(w, "like");
+    struct buf text = BUF_INIT;
+    int64_t ids[N_HELD];
+    void *holder;
+
+    if (w->backend->has & NEEDS_POSTGRES) {
+        put_many(w, "held", N_HELD, &like, ids);
+        return w->backend->hold(
+            w->url, "SELECT 1 FROM job_delay_task WHERE biz_uuid LIKE 'held%' FOR UPDATE");
+    }
+    for (int i = 0; i < N_HELD; i++)
+        buf_addf(&text, "%s%s", i ? ";" : "",
+                 call_text(w, world_text(w, "held%04d", i).p, "svc", "1", 5, "NULL"));
+    buf_addc(&text, '\0');
+    holder = w->backend->hold(w->url, text.data);
+    buf_fini(&text);
+    return holder;
+}
+
+static struct job *ask_for(struct rig *r, int i)
+{
+    struct str key = world_text(r->w, "held%04d", i / 3);
+    struct job *j = rig_job(r, i % 3 ? STORE_CALL : STORE_CANCEL);
+
+    j->ctx = (void *)key.p;
+    if (i % 3 == 0) {
+        j->cancel.biz_uuid = key;
+    } else if (i % 3 == 1) {
+        j->move.call.what = CALL_MOVE;
+        j->move.biz_uuid = key;
+        j->move.execute_time = world_now(r->w);
+    } else {
+        j->run.call.what = CALL_RUN;
+        j->run.biz_uuid = key;
+        j->run.actor = STR("api test");
+    }
+    rig_post(r, j);
+    return j;
+}
+
+/* The answer may be waited for while somebody's transaction is open: nothing fails before its end.
+ */
+static bool all_back(struct rig *r, struct job *const *jobs, size_t n)
+{
+    mono_ms until = clock_mono() + DEADLINE_MS;
+    size_t i = 0;
+
+    while (i < n && clock_mono() < until) {
+        if (jobs[i]->back)
+            i++;
+        else
+            rig_deliver(r, 10);
+    }
+    return i == n;
+}
+
+/* Other work: of each kind that writes. */
+static void do_free_work(struct world *w, struct rig *r, const int64_t *ids, struct job **jobs)
+{
+    for (int i = 0; i < N_FREE; i++) {
+        struct job *submits = rig_submit_job(r, 1);
+        struct job *cancels = rig_job(r, STORE_CANCEL);
+
+        submits->tasks[0].biz_uuid = world_text(w, "new%04d", i);
+        cancels->cancel.biz_uuid = world_text(w, "free%04d", 2 * N_FREE + i);
+        *jobs++ = submits;
+        *jobs++ = rig_claim_job(r, ids[i], 0);
+        *jobs++ = rig_finish_job(r, ids[N_FREE + i], 1, FINISH_RETRY);
+        *jobs++ = cancels;
+    }
+    for (int i = 0; i < N_WORK; i++)
+        rig_post(r, (jobs - N_WORK)[i]);
+}
+
+/* Of those about one key the first that gets it may be in the others' way. */
+static void assert_went_on(const struct job *j)
+{
+    if (j->op.rc != ERR_CONFLICT)
+        assert_int_equal(j->op.rc, 0);
+}
+
+/* No thread's wait for a key is as long as a statement's time, however many ask. */
+static void test_asking_for_held_keys(struct world *w)
+{
+    struct store_config cfg = rig_config(w);
+    struct task like = draft(w, "like");
+    struct job *asks[N_ASKS];
+    struct job *work[N_WORK];
+    int64_t ids[3 * N_FREE];
+    struct rig *r;
+    void *holder;
+    mono_ms began;
+    bool back;
+
+    cfg.driver.statement_timeout_ms = PATIENT_MS;
+    cfg.give_up_ms = 4 * PATIENT_MS;
+    put_many(w, "free", 3 * N_FREE, &like, ids);
+    for (int i = 0; i < N_FREE; i++)
+        (void)claim_won(w, ids[N_FREE + i], 0);
+    holder = hold_keys(w);
+    r = rig_start(w, cfg, true);
+    began = clock_mono();
+    for (int i = 0; i < N_ASKS; i++)
+        asks[i] = ask_for(r, i);
+    do_free_work(w, r, ids, work);
+    back = all_back(r, work, N_WORK) && all_back(r, asks, N_ASKS);
+    began = clock_mono() - began;
+    w->backend->release(holder, true);
+    assert_true(back && began < PATIENT_MS);
+    for (int i = 0; i < N_WORK; i++)
+        assert_int_equal(work[i]->op.rc, 0);
+    for (int i = 0; i < N_ASKS; i++) {
+        assert_int_equal(asks[i]->op.rc, ERR_TIMEOUT);
+        assert_non_null(strstr(asks[i]->op.err.text, asks[i]->ctx));
+    }
+    assert_int_equal(atomic_load(&r->n_down), 0);
+    for (int i = 0; i < N_ASKS; i++) {
+        rig_post(r, asks[i]);
+        rig_wait(r); /* so that they do not meet each other */
+        assert_went_on(asks[i]);
+    }
+}
+
+/* In time: it is waited for, and cancelled. */
+static void test_a_key_that_is_let_go(struct world *w)
+{
+    struct rig *r = rig_start(w, rig_config(w), true);
+    mono_ms until = clock_mono() + DEADLINE_MS;
+    struct job *j;
+    void *holder;
+
+    (void)put_key(w, "k");
+    holder = w->backend->hold(
+        w->url, "UPDATE job_delay_task SET updated_at = updated_at WHERE biz_uuid = 'k'");
+    j = rig_job(r, STORE_CANCEL);
+    j->cancel.biz_uuid = STR("k");
+    rig_post(r, j);
+    while (w->backend->ask_server(w->backend, w->backend->n_waiting) == 0 && !j->back &&
+           clock_mono() < until)
+        rig_deliver(r, 1);
+    w->backend->release(holder, false);
+    rig_wait(r);
+    assert_int_equal(j->op.rc, 0);
+    assert_int_equal(j->cancel.result, CANCEL_DONE);
+}
+
 /* Others' locks that have nothing to do with the keys: it waits as for any. */
 static void test_a_held_service_is_waited_for(struct world *w)
 {
@@ -297,6 +451,8 @@ static const struct test_case cases[] = {
     BOTH("rules are the nodes'", test_rules_are_the_nodes),
     BOTH("a held key fails its batch", test_a_held_key_fails_its_batch),
     BOTH("held keys share one wait", test_held_keys_share_one_wait),
+    BOTH("asking for held keys", test_asking_for_held_keys),
+    BOTH("a key that is let go", test_a_key_that_is_let_go),
     BOTH("a held service is waited for", test_a_held_service_is_waited_for),
     BOTH("deleted services do not pile up", test_deleted_services_do_not_pile_up),
     BOTH("all that is noted is carried over", test_all_that_is_noted_is_carried_over),

@@ -85,6 +85,7 @@ BEGIN
         WHEN data_exception OR program_limit_exceeded THEN
             v_field := 'payload';
             v_problem := 'has to be JSON: ' || SQLERRM;
+            v_hint := 'Give the text of one JSON value, such as {"orderId":"1001"}; NULL for none.';
     END;
 
     IF biz_uuid IS NULL OR octet_length(biz_uuid) NOT BETWEEN 1 AND 128
@@ -93,13 +94,16 @@ BEGIN
         v_field := 'biz_uuid';
         v_problem := 'has to be 1 to 128 bytes without control characters and without white space at '
             'its ends';
+        v_hint := 'Give a prefix and the id of what the task is about, such as order-timeout/1001.';
     ELSIF service_name IS NULL OR service_name !~ '^[A-Za-z0-9._-]{1,128}$'
         OR service_name IN ('.', '..') THEN
         v_field := 'service_name';
         v_problem := 'has to be 1 to 128 characters out of A-Z a-z 0-9 . _ - and neither "." nor ".."';
+        v_hint := 'Give the name under which the service is registered, such as orders.';
     ELSIF handler IS NULL OR handler !~ '^[A-Za-z0-9._-]{1,128}$' OR handler IN ('.', '..') THEN
         v_field := 'handler';
         v_problem := 'has to be 1 to 128 characters out of A-Z a-z 0-9 . _ - and neither "." nor ".."';
+        v_hint := 'Give the last part of the handler''s URL, such as cancel-unpaid.';
     ELSIF octet_length(payload) > v_max_payload THEN
         v_field := 'payload';
         v_problem := format('has %s bytes, at most %s are taken', octet_length(payload), v_max_payload);
@@ -111,6 +115,8 @@ BEGIN
             ~ '\\ud[89a-f]' THEN
             v_field := 'payload';
             v_problem := 'holds U+0000 or half of a surrogate pair';
+            v_hint := 'Leave U+0000 out, and write characters above U+FFFF as themselves or as a '
+                'whole pair of escapes.';
         END IF;
     END IF;
     IF v_field IS NOT NULL THEN
@@ -122,26 +128,34 @@ BEGIN
     ELSIF delay < interval '0' OR delay > v_max_ahead THEN
         v_field := 'delay';
         v_problem := format('has to be from 0 to %s', v_max_ahead);
+        v_hint := 'The limit is tasks.max_ahead of the nodes. For now leave it out.';
     ELSIF execute_time > v_now + v_max_ahead THEN
         v_field := 'execute_time';
         v_problem := format('lies further ahead than the %s allowed', v_max_ahead);
+        v_hint := format('The latest is %s; the limit is tasks.max_ahead of the nodes.',
+            v_now + v_max_ahead);
     ELSIF priority NOT BETWEEN 0 AND 9 THEN
         v_field := 'priority';
         v_problem := 'has to be from 0 to 9';
+        v_hint := '9 is the most urgent, 5 what is taken when it is left out.';
     ELSIF max_retry NOT BETWEEN 0 AND 1000 THEN
         v_field := 'max_retry';
         v_problem := 'has to be from 0 to 1000';
+        v_hint := '0 is one attempt and no more; left out, it is the policy''s.';
     ELSIF policy IS NOT NULL AND v_retry IS NULL THEN
         v_field := 'policy';
         v_problem := format('"%s" is not a retry policy', left(policy, 64));
-        v_hint := 'Policies are those in the configuration of the node that started last.';
+        SELECT format('There are: %s (of the node that started last).',
+            left(string_agg(substr(r.name, 8), ', ' ORDER BY r.name), 500))
+            INTO v_hint FROM job_submit_rule r WHERE r.name LIKE 'policy:%';
     ELSIF timeout < interval '1 millisecond' OR timeout > v_max_timeout THEN
         v_field := 'timeout';
         v_problem := format('has to be from 1 ms to %s', v_max_timeout);
+        v_hint := 'The limit is tasks.max_timeout of the nodes; left out, it is the service''s.';
     END IF;
     IF v_field IS NOT NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', COLUMN = v_field,
-            MESSAGE = format('jobflow_submit: %s %s', v_field, v_problem), HINT = coalesce(v_hint, '');
+            MESSAGE = format('jobflow_submit: %s %s', v_field, v_problem), HINT = v_hint;
     END IF;
 
     v_time := date_trunc('milliseconds', interval '999 microseconds' +
