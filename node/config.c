@@ -241,6 +241,16 @@ static void complete_policies(struct config *c)
     }
 }
 
+/* Who sets a smaller whole need not set its part as well. */
+static void fit_lane_limit(struct config *c)
+{
+    int key = config_key_find(STR("scheduler"), STR("lane_limit"));
+
+    assert(key >= 0);
+    if (c->origins->keys[key].kind == ORIGIN_DEFAULT && c->lane_limit > c->max_tracked)
+        c->lane_limit = c->max_tracked;
+}
+
 static int load(struct config *c, const struct flags *f, char *const *env, struct err *err)
 {
     int rc = set_defaults(c, err);
@@ -256,6 +266,7 @@ static int load(struct config *c, const struct flags *f, char *const *env, struc
     if (rc != 0)
         return rc;
     complete_policies(c);
+    fit_lane_limit(c);
     return config_check_contradictions(c, err);
 }
 

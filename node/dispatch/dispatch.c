@@ -16,6 +16,8 @@
 /* How often answers are looked at that stand still. */
 #define STALL_CHECK_MIN_MS 10
 #define STALL_CHECK_MAX_MS 1000
+/* A timer that has not come by then is not on its way. */
+#define OVERDUE_MS 1000
 
 static void running_add(struct dispatch *d, struct dispatch_slot *s)
 {
@@ -118,16 +120,18 @@ static void on_timer(evutil_socket_t fd, short events, void *ctx)
 }
 
 /* libcurl moves its next time with nearly each request that begins or ends, forwards as a rule. The
- * timer stays where it is then: called too early, libcurl says again when it wants to be. */
+ * timer stays where it is then: called too early, libcurl says again when it wants to be. But
+ * libevent's clock stands still while the machine sleeps, and ours does not. */
 static int on_timeout_change(CURLM *multi, long timeout_ms, void *ctx)
 {
     struct dispatch *d = ctx;
-    mono_ms at = timeout_ms > 0 ? clock_mono() + timeout_ms : timeout_ms < 0 ? INT64_MAX : 0;
+    mono_ms now = clock_mono();
+    mono_ms at = timeout_ms < 0 ? INT64_MAX : now + timeout_ms;
 
     (void)multi;
     if (timeout_ms < 0)
         (void)evtimer_del(&d->timer);
-    else if (at < d->timer_at)
+    else if (at < d->timer_at || d->timer_at < now - OVERDUE_MS)
         timer_set(&d->timer, timeout_ms);
     else
         return 0;

@@ -24,7 +24,7 @@ struct dispatch {
     struct event_base *base; /* borrowed */
     CURLM *multi;
     struct event timer;            /* when libcurl wants to be called next, or earlier */
-    mono_ms timer_at;              /* 0 = at once; INT64_MAX = it is not set */
+    mono_ms timer_at;              /* INT64_MAX = it is not set */
     struct event stall_timer;      /* runs while something is in flight */
     struct dispatch_slot *running; /* doubly linked */
     struct dispatch_slot *idle;    /* singly linked by `next` */

@@ -54,7 +54,7 @@ def percentile(values, share):
 
 class Books:
     def __init__(self, store, receiver_log, generator_log, done, stalls):
-        """`stalls`: (time, milliseconds) of the proxies."""
+        """`stalls`: (node, proxy, time, milliseconds)."""
         self.done = sorted(done, key=lambda d: d.begin)
         self.read_clients(generator_log)
         self.read_services(receiver_log, stalls)
@@ -89,15 +89,20 @@ class Books:
     def read_services(self, path, stalls):
         self.requests = []
         self.answers = {}  # number of the request → (time, status)
-        stalls = list(stalls)
+        here = []
         for kind, *fields in read_log(path):
             if kind == "r":
                 self.requests.append(Request(*fields))
             elif kind == "a":
                 self.answers[fields[1]] = (fields[0], fields[2])
             else:
-                stalls.append(fields)
-        self.stalls = Stalls(stalls)
+                here.append(fields)
+        self.stalls = Stalls(here + [stall for _, _, *stall in stalls])
+        # Of what a node's requests pass through.
+        self.on_the_way = {name: Stalls(here + [
+            stall for node, proxy, *stall in stalls
+            if node.name == name and proxy is node.services])
+            for name in {request.node for request in self.requests}}
         self.of = collections.defaultdict(list)
         for request in self.requests:
             self.of[request.trace].append(request)
@@ -228,7 +233,8 @@ class Books:
         for r in self.requests:
             a = self.failed[self.row_of[r.trace].id].get(r.attempt)
             if a and a.outcome == "ghost" and \
-                    r.at > a.ended + ON_THE_WAY + self.stalls.within(a.started, r.at) and not any(
+                    r.at > a.ended + ON_THE_WAY + \
+                    self.on_the_way[r.node].within(a.started, r.at) and not any(
                     d.begin <= r.at and a.started <= d.end for d in self.done
                     if d.name.startswith("services")):
                 found.append((r.trace, r.attempt, r.node, r.at - a.ended))

@@ -6,6 +6,7 @@ node and everything it talks to a proxy of its own, so that one node can be cut 
 import base64
 import collections
 import contextlib
+import functools
 import http.client
 import json
 import os
@@ -183,7 +184,7 @@ def fake_clock(offset):
 
 class Cluster:
     """Everything but the receiver, which listens on `receiver_port` wherever it runs. `stalls` are
-    those of the proxies, as stalls.watch notes them."""
+    those of the proxies: (node, proxy, time, milliseconds)."""
 
     def __init__(self, kind, folder, receiver_port, n_nodes=3, n_etcd=1, env=None):
         self.folder = folder
@@ -195,9 +196,12 @@ class Cluster:
         self.nodes = [Member(self, f"node-{letter}") for letter in "abcdefgh"[:n_nodes]]
         for node in self.nodes:
             for proxy in node.proxies():
-                proxy.also(stalls.watch(lambda *stall: self.stalls.append(stall)))
+                proxy.also(stalls.watch(functools.partial(self.note_stall, node, proxy)))
             node.start(ready=False)
         self.wait_all_active(30)
+
+    def note_stall(self, *stall):
+        self.stalls.append(stall)
 
     def close(self):
         for node in self.nodes:

@@ -370,8 +370,12 @@ static void test_contradictions(void **state)
     assert_says("must be at least scheduler.scan_interval (1s, default)");
     assert_int_equal(load_env("JOBFLOW_SCHEDULER_FULL_READ=900ms", &c), ERR_INVALID);
     assert_says("must be at least scheduler.scan_interval");
-    assert_int_equal(load_env("JOBFLOW_SCHEDULER_MAX_TRACKED=4999", &c), ERR_INVALID);
-    assert_says("scheduler.lane_limit (20000, default) must be at most scheduler.max_tracked");
+    assert_int_equal(load_env("JOBFLOW_SCHEDULER_LANE_LIMIT=200001", &c), ERR_INVALID);
+    assert_says("scheduler.lane_limit (200001, JOBFLOW_SCHEDULER_LANE_LIMIT) must be at most "
+                "scheduler.max_tracked (200000, default)");
+    assert_int_equal(load_env("JOBFLOW_SCHEDULER_MAX_TRACKED=4999", &c), 0);
+    assert_int_equal(c.lane_limit, 4999);
+    config_free(&c);
     assert_int_equal(load_env("JOBFLOW_POLICIES_DEFAULT_CAP=4s", &c), ERR_INVALID);
     assert_says("JOBFLOW_POLICIES_DEFAULT_CAP: policies.default: cap (4000ms) must be at least");
     assert_refused("policies:\n  p:\n    initial: 2h\n    cap: 1h\n", 4, "policies.p: cap");
