@@ -103,6 +103,13 @@ static void on_question(struct mail *m)
     free(q);
 }
 
+/* What is still heard when the node is stopping: the mailbox is there for longer than the API, and
+ * these come when clients hang up, or their answers are cut, during the grace time and after it. */
+static bool is_heard_to_the_end(const struct question *q)
+{
+    return q->what == ASK_GIVE_BACK;
+}
+
 /* Copies the question. Returns false when the loop will not answer: out of memory, or the node is
  * stopping. */
 static bool ask_this(struct node *n, const struct question *question)
@@ -116,7 +123,7 @@ static bool ask_this(struct node *n, const struct question *question)
     q->mail.on_delivery = on_question;
     q->node = n;
     pthread_mutex_lock(&n->status.lock);
-    if (!n->status.stopping) {
+    if (!n->status.stopping || is_heard_to_the_end(q)) {
         mailbox_post(n->mailbox, &q->mail);
         asked = true;
     }

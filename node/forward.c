@@ -6,18 +6,14 @@
 #include "node/forward.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/json.h"
 #include "node/api/uri.h"
-#include "node/dispatch/sign.h"
 #include "node/node_internal.h"
 
 #define FORWARD_TIMEOUT_MS 2000
-#define FORWARD_STAMP_TOLERANCE_S 60
-#define FORWARD_ID_MAX (MEMBER_NAME_MAX + 64)
 
 struct peer {
     struct dispatch_request request; /* first: on_done gets it */
@@ -146,18 +142,6 @@ static void on_done(struct dispatch_request *r)
         peer_send(p);
 }
 
-/* What was meant for one member and one path is good for no other. */
-static int sign_call(const struct config *cfg, struct str name, struct str path, int64_t stamp,
-                     struct str body, char ret[SIGN_TEXT_MAX])
-{
-    char id[FORWARD_ID_MAX];
-    int len = snprintf(id, sizeof(id), STR_FMT STR_FMT, STR_ARG(name), STR_ARG(path));
-
-    if (len < 0 || (size_t)len >= sizeof(id))
-        return ERR_INVALID;
-    return sign_webhook(str_from(cfg->cluster_secret), str_from(id), stamp, body, ret);
-}
-
 int forward_url(struct node *n, struct buf *dst, struct str name, const char *path, struct str body)
 {
     char signature[SIGN_TEXT_MAX];
@@ -169,7 +153,7 @@ int forward_url(struct node *n, struct buf *dst, struct str name, const char *pa
         return ERR_INVALID;
     if (!address)
         return ERR_NOT_FOUND;
-    rc = sign_call(n->cfg, name, str_from(path), stamp, body, signature);
+    rc = forward_signature(n->cfg, name, str_from(path), stamp, body, signature);
     if (rc)
         return rc;
     buf_clear(dst);
@@ -218,46 +202,4 @@ void forward_flush(struct forward *f)
         if (has_something(f->peers[i]) && !f->peers[i]->is_out)
             peer_send(f->peers[i]);
     }
-}
-
-/* ---- The other end ------------------------------------------------------------------------- */
-
-/* Takes as long wherever the two differ. */
-static bool same_text(struct str a, const char *b)
-{
-    size_t len = strlen(b);
-    unsigned char differs = a.len != len;
-
-    for (size_t i = 0; i < a.len && i < len; i++)
-        differs |= (unsigned char)(a.p[i] ^ b[i]);
-    return !differs;
-}
-
-int forward_sign(const struct config *cfg, struct str path, struct str body, wall_ms now,
-                 struct buf *dst)
-{
-    char signature[SIGN_TEXT_MAX];
-    int rc;
-
-    if (!cfg->cluster_secret)
-        return ERR_INVALID;
-    rc = sign_call(cfg, str_from(cfg->node_name), path, now / 1000, body, signature);
-    if (rc)
-        return rc;
-    buf_addi(dst, now / 1000);
-    buf_addc(dst, ' ');
-    buf_addz(dst, signature);
-    return buf_ok(dst) ? 0 : ERR_NOMEM;
-}
-
-bool forward_verify(const struct config *cfg, struct str name, struct str path, struct str stamp,
-                    struct str signature, struct str body, wall_ms now)
-{
-    char wanted[SIGN_TEXT_MAX];
-    int64_t at;
-
-    if (!cfg->cluster_secret || !str_to_i64(stamp, &at) ||
-        at < now / 1000 - FORWARD_STAMP_TOLERANCE_S || at > now / 1000 + FORWARD_STAMP_TOLERANCE_S)
-        return false;
-    return !sign_call(cfg, name, path, at, body, wanted) && same_text(signature, wanted);
 }

@@ -13,6 +13,7 @@
 #define LEASE_LATE_MIN_MS 500  /* even one that would not wait */
 #define LEASE_DOUBT_MS 2000
 #define LEASE_CLAIM_MS 1000 /* a member that asks while there are due tasks waits so long */
+#define PULLS_IDLE_MAX 256  /* services that are remembered between polls */
 #define LEASE_DOUBTS 2      /* readings of the services before one is unknown */
 
 static void must(int rc)
@@ -83,13 +84,22 @@ static bool is_claiming(const struct poll *p)
     return p->lease && sched_lease_is_claiming(p->lease);
 }
 
+void poll_end_in(struct poll *p, int64_t ms)
+{
+    timer_set(&p->timer, ms);
+}
+
 /* Its time is over. What is claimed for it by now is worth a moment more, but no more than it has
- * waited already. */
+ * waited already, and none where it has tasks: they would wait, too. */
 static void poll_over(struct poll *p)
 {
     int64_t late = clock_mono() - p->until;
     int64_t most = p->query->wait_ms < LEASE_LATE_MIN_MS ? LEASE_LATE_MIN_MS : p->query->wait_ms;
 
+    if (p->in_steps) {
+        poll_answer(p, LEASE_OK);
+        return;
+    }
     p->is_over = true;
     if (is_claiming(p) || most > LEASE_LATE_MAX_MS)
         most = LEASE_LATE_MAX_MS;
@@ -117,12 +127,45 @@ static struct pull *pull_find(struct leases *l, struct str name)
     return u;
 }
 
+static bool is_idle(const struct pull *u)
+{
+    return !u->n_polls && !u->n_calls;
+}
+
+static void pull_remove(struct pull *u)
+{
+    struct pull **at = &u->leases->pulls;
+
+    while (*at != u)
+        at = &(*at)->next;
+    *at = u->next;
+    pull_free(u);
+}
+
+/* Makes place for another service where too many are kept for what is known of them. */
+static void forget_oldest(struct leases *l)
+{
+    struct pull *oldest = NULL;
+    size_t n = 0;
+
+    for (struct pull *u = l->pulls; u; u = u->next) {
+        if (!is_idle(u))
+            continue;
+        n++;
+        if (!oldest || u->asked_at < oldest->asked_at)
+            oldest = u;
+    }
+    if (n >= PULLS_IDLE_MAX)
+        pull_remove(oldest);
+}
+
 static struct pull *pull_get(struct leases *l, struct str name)
 {
     struct pull *u = pull_find(l, name);
 
     if (u || name.len >= sizeof(u->name))
         return u;
+    forget_oldest(l);
     u = calloc(1, sizeof(*u));
     if (!u)
         return NULL;
@@ -136,14 +179,8 @@ static struct pull *pull_get(struct leases *l, struct str name)
 
 void pull_release(struct pull *u)
 {
-    struct pull **at = &u->leases->pulls;
-
-    if (u->n_polls || u->n_calls)
-        return;
-    while (*at != u)
-        at = &(*at)->next;
-    *at = u->next;
-    pull_free(u);
+    if (is_idle(u) && !u->task_bytes)
+        pull_remove(u);
 }
 
 static void answer_now(struct lease_query *q, enum lease_outcome outcome)
@@ -320,6 +357,7 @@ void leases_ask(struct leases *l, struct lease_query *q)
     }
     list_append(&u->head, &u->tail, p);
     u->n_polls++;
+    u->asked_at = clock_mono();
     poll_check(p);
 }
 

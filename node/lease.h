@@ -9,7 +9,8 @@
  *
  * An answer is bounded by bytes, and how large a payload is shows only once it is claimed: so a
  * poll that asks for many tasks claims them in steps, each as large as the payloads of late let
- * expect that there is room, and never of more payloads than STEP_BYTES, however large they are.
+ * expect that there is room, and never of more payloads than STEP_BYTES, however large they are. No
+ * more steps begin after a while, and one that is stuck then is not waited for.
  *
  * Failures: a client that hangs up ends its lease, and what is claimed for it later is given back
  * by compare-and-set, without using up a try; what another member claimed for it is given back here

@@ -26,7 +26,7 @@ struct poll {
     size_t cap;             /* of the query's array */
     size_t bytes;           /* of the tasks that it has */
     size_t n_wanted;        /* tasks, with those of the step that is out */
-    mono_ms steps_until;    /* then no other step begins */
+    mono_ms steps_until;    /* then no other step begins; set with the first */
     struct poll *next_in_steps;
     bool in_steps; /* has tasks, and asks for more that are due */
     int n_doubts;  /* readings of the services since this node did not know it as it should be */
@@ -43,7 +43,8 @@ struct owner {
     bool listed;             /* it still owns some */
 };
 
-/* A service whose workers poll here. */
+/* A service whose workers poll here, or did: a lone worker is between two polls most of the time,
+ * and how large its tasks are has to be known all the same. */
 struct pull {
     struct pull *next; /* of all */
     struct leases *leases;
@@ -55,6 +56,7 @@ struct pull {
     size_t n_owners;
     size_t cap_owners;
     mono_ms owners_at; /* when they were looked up */
+    mono_ms asked_at;  /* the last poll */
     uint32_t turn;
     size_t task_bytes; /* of a payload, as of late */
     char name[TASK_NAME_MAX + 1];
@@ -62,9 +64,9 @@ struct pull {
 
 struct leases {
     struct node *node;
-    struct pull *pulls;    /* owned */
-    struct poll *watchers; /* owned: of other members */
-    struct poll *in_steps;
+    struct pull *pulls;      /* owned */
+    struct poll *watchers;   /* owned: of other members */
+    struct poll *in_steps;   /* borrowed: those of the polls that are in steps */
     struct peer_call *calls; /* owned: those that are out */
     uint32_t n_polls;        /* watchers too */
     uint64_t news;           /* of the scheduler, as last seen */
@@ -76,7 +78,8 @@ struct leases {
 void poll_rest(struct poll *p); /* waits in this node's scheduler */
 void poll_next(struct poll *p); /* asks the next owner, or rests */
 void poll_answer(struct poll *p, enum lease_outcome outcome);
-void pull_release(struct pull *u); /* frees it when nobody needs it */
+void poll_end_in(struct poll *p, int64_t ms);
+void pull_release(struct pull *u); /* frees it when nobody needs it, nor what is known of it */
 /* Asks the scheduler for as many tasks as step_size says. Errors: as sched_lease. */
 MUST_CHECK int lease_start(struct poll *p);
 

@@ -4,11 +4,11 @@
  */
 #include <assert.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/json.h"
+#include "node/lease_answer.h"
 #include "node/lease_internal.h"
 
 #define CALL_TIMEOUT_MS 4000   /* a member that is asked for tasks answers within 3 s */
@@ -18,7 +18,6 @@
 #define BACK_OFF_FAILED_MS 500 /* after a call that failed */
 #define ANSWER_MAX ((size_t)64 << 20)
 #define OWNERS_MAX 64
-#define CLAIM_TOKENS_MAX (8 + 6 * LEASE_TASKS_MAX) /* of the line of claims */
 #define READY STR("{\"ready\":")
 
 struct peer_call {
@@ -123,99 +122,6 @@ static void back_off(struct owner *o, int64_t ms)
 
 /* ---- Answers ------------------------------------------------------------------------------- */
 
-/* Cuts the last line off; false when there is only one. */
-static bool cut_line(struct str *text, struct str *ret_line)
-{
-    const char *end = memrchr(text->p, '\n', text->len);
-
-    if (!end)
-        return false;
-    *ret_line = (struct str){end + 1, text->len - (size_t)(end + 1 - text->p)};
-    text->len = (size_t)(end - text->p);
-    return true;
-}
-
-static bool read_claim(const struct json_doc *doc, uint32_t at, struct lease_claim *ret)
-{
-    int64_t v[5];
-
-    if (doc->tokens[at].type != JSON_ARRAY || doc->tokens[at].n != 5)
-        return false;
-    for (uint32_t i = 0; i < 5; i++) {
-        if (!json_to_i64(&doc->tokens[at + 1 + i], &v[i]) ||
-            (i > 0 && (v[i] < 0 || v[i] > INT_MAX)))
-            return false;
-    }
-    *ret = (struct lease_claim){.id = v[0],
-                                .attempt = (int32_t)v[1],
-                                .retry_count = (int32_t)v[2],
-                                .priority = (int32_t)v[3],
-                                .shard = (int32_t)v[4]};
-    return true;
-}
-
-/* The claims of an answer whose tasks take up so many bytes; NULL: they are not. */
-static struct lease_claims *read_claims(const struct pull *u, struct str line, size_t bytes)
-{
-    struct json_doc doc = JSON_DOC_INIT;
-    struct lease_claims *ret = NULL;
-    uint32_t list;
-    uint32_t at;
-    int64_t number;
-    struct err err;
-
-    if (json_parse(&doc, line, CLAIM_TOKENS_MAX, &err) || doc.tokens[0].type != JSON_OBJECT)
-        goto out;
-    at = json_find(&doc, 0, "bytes");
-    list = json_find(&doc, 0, "claims");
-    if (!at || !json_to_i64(&doc.tokens[at], &number) || number != (int64_t)bytes || !list ||
-        doc.tokens[list].type != JSON_ARRAY || !doc.tokens[list].n)
-        goto out;
-    ret = calloc(1, sizeof(*ret) + doc.tokens[list].n * sizeof(ret->list[0]));
-    if (!ret)
-        goto out;
-    static_assert(sizeof(ret->service_name) == sizeof(u->name), "it fits");
-    memcpy(ret->service_name, u->name, sizeof(u->name));
-    for (at = list + 1; ret->n < doc.tokens[list].n; at = doc.tokens[at].next) {
-        if (!read_claim(&doc, at, &ret->list[ret->n++])) {
-            free(ret);
-            ret = NULL;
-            goto out;
-        }
-    }
-out:
-    json_doc_fini(&doc);
-    return ret;
-}
-
-/* Takes an answer apart that brings tasks: their text and their claims. False: there are none, or
- * it does not come from the member that was asked. Whoever has got that one's address since would
- * answer otherwise. */
-static bool read_answer(const struct peer_call *c, struct str *ret_tasks,
-                        struct lease_claims **ret_claims)
-{
-    struct node *n = c->pull->leases->node;
-    struct str text = c->request.answer.body;
-    struct str line;
-    struct str stamp;
-    struct str signature;
-    const char *space;
-
-    if (!cut_line(&text, &signature) || !cut_line(&text, &line))
-        return false;
-    space = memchr(signature.p, ' ', signature.len);
-    if (!space)
-        return false;
-    stamp = (struct str){signature.p, (size_t)(space - signature.p)};
-    signature = (struct str){space + 1, signature.len - stamp.len - 1};
-    if (!forward_verify(n->cfg, str_from(c->owner), STR(LEASE_CLAIMS_PATH), stamp, signature, line,
-                        store_clock_now(&n->clock)))
-        return false;
-    *ret_claims = read_claims(c->pull, line, text.len);
-    *ret_tasks = text;
-    return *ret_claims != NULL;
-}
-
 static void on_claimed(struct dispatch_request *r)
 {
     struct peer_call *c = (struct peer_call *)r;
@@ -225,7 +131,10 @@ static void on_claimed(struct dispatch_request *r)
     struct lease_claims *claims = NULL;
     struct str tasks;
     bool whole = r->answer.http_status == 200 && !r->answer.body_cut;
-    bool has_tasks = whole && read_answer(c, &tasks, &claims);
+    bool has_tasks =
+        whole && lease_answer_read(u->leases->node->cfg, str_from(c->owner), str_from(u->name),
+                                   r->answer.body, store_clock_now(&u->leases->node->clock), &tasks,
+                                   &claims);
     bool ok = has_tasks || (whole && str_eq(r->answer.body, STR(LEASE_NO_TASKS)));
 
     if (o && c->by_news)

@@ -2,47 +2,51 @@
 /* Claimed tasks on their way to workers, and back. */
 #include <stdlib.h>
 
+#include "node/lease_answer.h"
 #include "node/lease_internal.h"
 
-#define TASK_BYTES 512        /* of a task, its payload aside */
-#define STEP_BYTES (16 << 20) /* of payloads that are all as large as may be */
-#define STEP_FIRST 16         /* tasks, while nothing is known of their payloads */
-#define STEPS_MS 250          /* a poll that has tasks takes so long to get more of them */
+#define TASK_BYTES 512  /* of a task, its payload aside */
+#define STEPS_MS 250    /* a poll that has tasks begins steps for more of them so long */
+#define STEP_OUT_MS 250 /* and waits for the last one so long after that */
 
 /* ---- Steps --------------------------------------------------------------------------------- */
 
-uint32_t step_size(const struct poll *p)
+static struct lease_fill fill_of(const struct poll *p)
 {
-    size_t known = p->pull->task_bytes;
-    size_t room = p->bytes < LEASE_BYTES_MAX ? LEASE_BYTES_MAX - p->bytes : 0;
-    size_t most = STEP_BYTES / p->leases->node->cfg->max_payload;
-    size_t left = p->query->max_tasks - p->query->n;
-    size_t n = known ? room / known : STEP_FIRST;
-
-    if (n > most)
-        n = most;
-    if (n > left)
-        n = left;
-    return n ? (uint32_t)n : 1;
+    return (struct lease_fill){.n = (uint32_t)p->query->n,
+                               .max_tasks = p->query->max_tasks,
+                               .bytes = p->bytes,
+                               .task_bytes = p->pull->task_bytes,
+                               .max_payload = p->leases->node->cfg->max_payload};
 }
 
-/* The step that is back brought all that it asked for, there is room and more is due. */
+uint32_t step_size(const struct poll *p)
+{
+    const struct lease_fill fill = fill_of(p);
+
+    return lease_step(&fill);
+}
+
+/* The step that is back brought all that it asked for, there is room and more is due. Tasks that
+ * are there already wait only so long for one that is stuck; what it claims is given back. */
 static bool step_again(struct poll *p)
 {
     const struct lease_query *q = p->query;
+    const struct lease_fill fill = fill_of(p);
     struct leases *l = p->leases;
     mono_ms now = clock_mono();
 
     if (!p->in_steps)
         p->steps_until = now + STEPS_MS;
     if (p->is_over || l->stopping || now >= p->steps_until || q->n < p->n_wanted ||
-        q->n == q->max_tasks || p->bytes + p->pull->task_bytes > LEASE_BYTES_MAX ||
-        !sched_pull_ready(l->node->sched, q->service_name) || lease_start(p))
+        !lease_has_room(&fill) || !sched_pull_ready(l->node->sched, q->service_name) ||
+        lease_start(p))
         return false;
     if (!p->in_steps) {
         p->in_steps = true;
         p->next_in_steps = l->in_steps;
         l->in_steps = p;
+        poll_end_in(p, STEPS_MS + STEP_OUT_MS);
     }
     return true;
 }

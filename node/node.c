@@ -345,6 +345,8 @@ static void node_stop_parts(struct node *n)
     store_draining(n->store); /* a stuck database keeps nobody waiting */
     api_stop(n->api);
     n->api = NULL;
+    if (n->mailbox)
+        (void)mailbox_deliver(n->mailbox); /* what it gave back, while there is a store */
     if (n->store)
         house_leave(n->house);
     store_stop(n->store);

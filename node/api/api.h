@@ -31,7 +31,7 @@ enum lease_kind {
     LEASE_CLAIM, /* another member asks for one of its own workers: what this node owns */
     LEASE_WATCH  /* another member asks to be told when there are due tasks to claim */
 };
-#define LEASE_BYTES_MAX ((size_t)4 << 20) /* of one answer; one task may exceed it */
+#define LEASE_BYTES_MAX ((size_t)4 << 20) /* then an answer gets no more tasks */
 #define LEASE_TASKS_MAX 1000              /* in one answer */
 enum lease_outcome {
     LEASE_OK,
@@ -54,9 +54,9 @@ struct lease_claims {
     struct lease_claim list[];
 };
 /* Behind the tasks that a member hands to another one stand two lines, each after a '\n': an object
- * {"bytes": of the tasks' text, "claims": [[id, attempt, retryCount, priority, shard], …]}, and its
- * signature, "<stamp> <signature>", as of a body for this path, by the member that answers. A
- * member with no tasks answers the empty list alone. */
+ * {"service": its name, "claims": [[id, attempt, retryCount, priority, shard], …]}, and the
+ * signature of all before it, "<stamp> <signature>", as of a body for this path, by the member that
+ * answers. A member with no tasks answers the empty list alone. */
 #define LEASE_CLAIMS_PATH "/internal/lease#claims"
 #define LEASE_NO_TASKS "{\"tasks\":[]}"
 struct lease_query {

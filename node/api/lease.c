@@ -123,15 +123,18 @@ static void on_end(void *ctx, bool sent)
     free(h);
 }
 
-/* Another member sees that the claims come from this one, and can give them back. */
+/* Another member sees that the tasks come from this one, and can give them back. All that is told
+ * is signed, so that nobody between the two puts other payloads in: at 0.5 to 2 GB/s that is little
+ * beside what a claim costs the database, and 2 to 10 ms of an answer as large as may be. */
 static void put_claims(struct lease_state *s, const struct lease_claims *claims)
 {
     struct api_call *c = &s->call;
     const struct api_env *env = &c->api->env;
     struct buf *b = &c->loop->out;
     struct buf line = BUF_INIT;
-    size_t bytes = b->len;
-    buf_addf(b, "\n{\"bytes\":%zu,\"claims\":[", bytes);
+    buf_addz(b, "\n{\"service\":");
+    json_put_stringz(b, claims->service_name);
+    buf_addz(b, ",\"claims\":[");
     for (size_t i = 0; i < claims->n; i++) {
         const struct lease_claim *l = &claims->list[i];
         buf_addf(b, "%s[%" PRId64 ",%d,%d,%d,%d]", i > 0 ? "," : "", l->id, (int)l->attempt,
@@ -139,8 +142,7 @@ static void put_claims(struct lease_state *s, const struct lease_claims *claims)
     }
     buf_addz(b, "]}");
     buf_addc(&line, '\n');
-    if (buf_ok(b) && env->sign(env->ctx, STR(LEASE_CLAIMS_PATH),
-                               (struct str){b->data + bytes + 1, b->len - bytes - 1}, &line) == 0)
+    if (buf_ok(b) && env->sign(env->ctx, STR(LEASE_CLAIMS_PATH), buf_str(b), &line) == 0)
         buf_adds(b, buf_str(&line));
     else
         b->failed = true; /* answered 500 */

@@ -5,6 +5,7 @@
 One node first; with a database that is a server also three members, of which workers ask any.
 """
 
+import collections
 import concurrent.futures
 import contextlib
 import http.server
@@ -365,11 +366,13 @@ def no_more_is_claimed_than_goes_out(s):
         equal({part["status"] for part in answer.body["results"]}, {201}, "the submissions")
     wait_until(lambda: waits_for_a_worker(s.node, "big-399"), 20, "all are read")
     leased = []
-    for _ in range(2):  # at first nothing is known of the payloads
+    for known in (False, True):  # at first nothing is known of the payloads
         tasks = worker.lease(maxTasks=1000, visibility="5m")
         check(55 <= len(tasks) <= 75, f"4 MiB: {len(tasks)}")
         leased += tasks
         check(claimed_so_far(s, "big") <= len(leased) + 2, f"{claimed_so_far(s, 'big')} were claimed")
+        steps = collections.Counter(s.node.task(t["bizUuid"])["claimedBy"] for t in tasks)
+        equal(max(steps.values()) == len(tasks), known, f"claimed at once: {steps}")
     equal(set(worker.report(leased)), {200})
     # What is known is wrong by now.
     submit_many(s.node.client, "big", "small", 200, priority=9)
@@ -390,11 +393,24 @@ def small_tasks_fill_an_answer(s):
     submit_many(s.node.client, "filled", "filled", 700)
     wait_until(lambda: waits_for_a_worker(s.node, "filled-699"), 20, "all are read")
     tasks = worker.lease(maxTasks=600)
-    equal(len(tasks), 600, "in steps")
-    equal(len({t["bizUuid"] for t in tasks}), 600)
-    tasks += worker.lease(maxTasks=600)
-    equal(len(tasks), 700)
+    check(16 < len(tasks) <= 600, f"in steps: {len(tasks)}")
+    wait_until(lambda: tasks.extend(worker.lease(maxTasks=600)) or len(tasks) >= 700, 20, "all")
+    equal(len({t["bizUuid"] for t in tasks}), 700)
     equal(worker.report(tasks), [200] * 700)
+
+
+def tasks_do_not_wait_for_a_step_that_is_stuck(s):
+    worker = s.worker(s.service("stuck"))
+    submit_many(s.node.client, "stuck", "first", 16, priority=9)
+    submit_many(s.node.client, "stuck", "later", 1, priority=0)
+    for biz_uuid in ("first-15", "later-0"):
+        wait_until(lambda b=biz_uuid: waits_for_a_worker(s.node, b), 20, "all are read")
+    with locked(s.store, "later-0"), concurrent.futures.ThreadPoolExecutor(1) as pool:
+        tasks = pool.submit(worker.lease, wait="60s").result(20)
+        equal(keys_of(tasks), sorted(f"first-{i}" for i in range(16)))
+    later, = wait_until(lambda: worker.lease(wait="1s"), 20, "the one that was stuck")
+    equal((later["bizUuid"], later["attempt"], later["retryCount"]), ("later-0", 2, 0), "given back")
+    equal(worker.report([*tasks, later]), [200] * 17)
 
 
 def a_killed_node_leaves_leases_alone(s):
@@ -433,6 +449,45 @@ def sigterm_ends_the_polls(s):
     worker.close()
     s.node.start()
     equal(worker.report([task]), [200], "a lease outlives the process")
+
+
+def an_answer_that_is_cut_while_the_node_stops_is_given_back(s):
+    """By a client that goes during stop.grace, and by the node at its end."""
+    payload = {"text": "x" * 60000}
+    for service, cut in (("cut-by-client", socket.socket.close),
+                         ("cut-by-node", lambda _: s.node.process.send_signal(signal.SIGTERM))):
+        s.service(service)
+        for first in range(0, 60, 30):
+            answer = s.node.client.post("/api/delay-tasks/batch", {"tasks": [
+                {"bizUuid": f"{service}-{i}", "serviceName": service, "handler": "h", "payload": payload}
+                for i in range(first, first + 30)]})
+            equal({part["status"] for part in answer.body["results"]}, {201}, "the submissions")
+        wait_until(lambda name=service: waits_for_a_worker(s.node, f"{name}-59"), 20, "all are read")
+        with socket.socket() as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.settimeout(30)
+            slow.connect((lib.HOST, s.node.port))
+            body = b'{"maxTasks":1000,"visibility":"5m"}'
+            slow.sendall(b"POST /api/services/%s/lease HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s"
+                         % (service.encode(), len(body), body))
+            check(slow.recv(1), "the answer begins")
+            before = len(s.node.events("node.stopping"))
+            s.node.process.send_signal(signal.SIGTERM)
+            wait_until(lambda n=before: len(s.node.events("node.stopping")) > n, 20, "it stops")
+            cut(slow)
+            equal(s.node.process.wait(30), 0, "exit status")
+        for worker in s.workers:
+            worker.close()
+        s.node.start()
+        rows = s.store.query("SELECT status, retry_count, count(*), sum(attempt) FROM job_delay_task "
+                             f"WHERE service_name = '{service}' GROUP BY status, retry_count")
+        equal([(str(row[0]), int(row[1]), int(row[2])) for row in rows], [("PENDING", 0, 60)], "in the store")
+        check(int(rows[0][3]) > 0, "some were claimed")
+        worker = s.worker(service)
+        tasks = []
+        wait_until(lambda w=worker, t=tasks: t.extend(w.lease(maxTasks=1000)) or len(t) >= 60, 30, "again")
+        equal({t["retryCount"] for t in tasks}, {0}, "no try was used up")
+        equal(set(worker.report(tasks)), {200})
 
 
 def the_example_works(s):
@@ -477,8 +532,13 @@ ONE_NODE = (
     small_tasks_fill_an_answer,
     a_killed_node_leaves_leases_alone,
     sigterm_ends_the_polls,
+    an_answer_that_is_cut_while_the_node_stops_is_given_back,
     the_example_works,
     who_cannot_lease,
+)
+
+SERVER = (  # SQLite: who holds one row up holds all of them up
+    tasks_do_not_wait_for_a_step_that_is_stuck,
 )
 
 
@@ -701,7 +761,7 @@ def main():
     kind = sys.argv[1]
     with lib.Workspace() as folder, contextlib.ExitStack() as stack:
         stage = stack.enter_context(contextlib.closing(Stage(kind, folder)))
-        cases = lib.cases_of(ONE_NODE, stage)
+        cases = lib.cases_of(ONE_NODE if kind == "sqlite" else ONE_NODE + SERVER, stage)
         if kind != "sqlite":
             cluster_folder = folder / "cluster"
             cluster_folder.mkdir(mode=0o755)

@@ -59,10 +59,12 @@ static void lease(void *ctx, struct lease_query *q)
         q->claims->n = 1;
         q->claims->list[0] = (struct lease_claim){8, 3, 2, 4, 1};
     }
-    if (atomic_load(&f->holds_leases))
+    if (atomic_load(&f->holds_leases)) {
         q->holder = f;
-    else
+        atomic_fetch_add(&f->n_held, 1);
+    } else {
         mailbox_post(q->reply, &q->mail);
+    }
 }
 
 static bool lease_cancel(void *ctx, struct lease_query *q)

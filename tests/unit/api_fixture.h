@@ -77,6 +77,7 @@ struct api_fixture {
     struct task *leased[4]; /* the test's */
     size_t n_leased;
     atomic_bool holds_leases;
+    atomic_uint n_held; /* leases that wait, or did */
     atomic_uint n_cancelled;
     const char *forwarded; /* what another member answered, with one claim; NULL: none did */
     atomic_uint n_given_back;

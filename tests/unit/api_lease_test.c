@@ -198,15 +198,22 @@ static void send_post(struct client *c, const char *path, const char *body)
     client_send(c, text);
 }
 
+static bool is_held(void *ctx)
+{
+    (void)ctx;
+    return atomic_load(&f.n_held) == 1;
+}
+
 /* Gone while the node has the query. */
 static void hang_up(const char *path, const char *body, bool reset)
 {
     struct client c;
     atomic_store(&f.n_given_back, 0);
     atomic_store(&f.n_cancelled, 0);
+    atomic_store(&f.n_held, 0);
     atomic_store(&f.holds_leases, true);
     send_post(&c, path, body);
-    assert_false(client_readable(&c, 50));
+    wait_until(is_held, NULL);
     if (reset)
         client_reset(&c);
     else
@@ -296,10 +303,11 @@ static void test_members_ask(void **state)
     *claims++ = '\0';
     expect_in(text, "order-7");
     char line[64];
-    int len = snprintf(line, sizeof(line), "{\"bytes\":%zu,\"claims\":[[7,2,1,%d,0]]}",
-                       strlen(text), (int)f.leased[0]->priority);
+    (void)snprintf(line, sizeof(line), "{\"service\":\"s\",\"claims\":[[7,2,1,%d,0]]}",
+                   (int)f.leased[0]->priority);
     char want[128];
-    (void)snprintf(want, sizeof(want), "%s\n7 signed-%d", line, len);
+    (void)snprintf(want, sizeof(want), "%s\n7 signed-%zu", line,
+                   strlen(text) + 1 + strlen(line)); /* the tasks, too */
     assert_string_equal(claims, want);
     assert_int_equal(f.last_lease.max_tasks, 5);
     assert_int_equal(f.last_lease.visibility_ms, 3000);

@@ -375,7 +375,7 @@ static void test_contradictions(void **state)
                 "scheduler.max_tracked (200000, default)");
     assert_int_equal(load_env("JOBFLOW_SCHEDULER_MAX_TRACKED=4999", &c), 0);
     assert_int_equal(c.lane_limit, 4999);
-    config_free(&c);
+    config_fini(&c);
     assert_int_equal(load_env("JOBFLOW_POLICIES_DEFAULT_CAP=4s", &c), ERR_INVALID);
     assert_says("JOBFLOW_POLICIES_DEFAULT_CAP: policies.default: cap (4000ms) must be at least");
     assert_refused("policies:\n  p:\n    initial: 2h\n    cap: 1h\n", 4, "policies.p: cap");
