@@ -32,9 +32,6 @@ struct submit_item {
     struct task *task; /* owned by the asker */
     enum on_conflict on_conflict;
     bool absolute_time; /* execute_time was given, not a delay: compare it in a repeat */
-    /* The store's, for its driver: how long a batch that begins with this item waits for others'
-     * transactions that have keys of it; 0 = as usual. */
-    int32_t patience_ms;
     /* Out. */
     enum submit_result result;
     unsigned mismatch;

@@ -8,10 +8,10 @@
  * CLAIM, FINISH and CANCEL that wait together share one transaction (group commit).
  *
  * rc: 0 (items carry their own results; `err` then says why the last of those that FAILED did),
- * ERR_UNAVAILABLE (no database now; nothing happened, or,
- * after a lost answer that could not be cleared up in time, the effect is unknown), ERR_SHUTDOWN,
- * ERR_NOMEM, ERR_CORRUPT, ERR_TIMEOUT (of cancels and of calls about one key: another transaction
- * has it, and has not ended; nothing was done); others where said. */
+ * ERR_UNAVAILABLE (no database now; nothing happened, or, after a lost answer that could not be
+ * cleared up in time, the effect is unknown), ERR_SHUTDOWN, ERR_NOMEM, ERR_CORRUPT, ERR_TIMEOUT (of
+ * cancels and of calls about one key only: another transaction has it, and has not ended; nothing
+ * was done. An item of a submission is BUSY then); others where said. */
 #ifndef JF_CORE_STOREOP_H
 #define JF_CORE_STOREOP_H
 
@@ -39,7 +39,6 @@ struct store_op {
     struct store_op *next; /* the store's while it has the operation */
     size_t weight;         /* the store's: bytes this adds to a batch */
     int64_t posted_at;     /* the store's: mono_ms */
-    int32_t patience_ms;   /* the store's, for its driver: as of submit_item */
 };
 
 struct submit_op {

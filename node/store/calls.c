@@ -141,7 +141,7 @@ int calls_run(struct sql *db, struct store_call *call, struct err *err)
 
     if (done)
         return rc;
-    rc = sql_begin_patient(db, key.p ? call->op.patience_ms : 0, err);
+    rc = key.p ? sql_begin_patient(db, err) : db->d->begin(db, err);
     if (!rc)
         rc = run_writing(db, call, err);
     rc = sql_end(db, rc, err);

@@ -5,7 +5,6 @@
 
 #include "node/store/health.h"
 #include "node/store/ids.h"
-#include "node/store/submit.h"
 #include "node/store/sweep.h"
 #include "node/store/transaction.h"
 
@@ -60,7 +59,7 @@ struct course {
 static int32_t patience(const struct course *c)
 {
     if (!c->last)
-        return c->met ? 1 : SUBMIT_PATIENCE_MANY_MS;
+        return c->met ? 1 : KEY_PATIENCE_MANY_MS;
     return c->waits && c->patience_ms > 1 ? (int32_t)c->patience_ms : 1;
 }
 
@@ -72,15 +71,11 @@ static int run_once_through(struct worker *w, struct course *c, size_t from, siz
                             .op = b->ops[b->owners[from]],
                             .items = &b->items[from],
                             .n = n,
-                            .posted_at = c->oldest};
+                            .posted_at = c->oldest,
+                            .patience_ms = patience(c)};
     mono_ms began = clock_mono();
-    int rc;
+    int rc = transaction_run(w, &t, err);
 
-    if (b->kind == STORE_SUBMIT)
-        t.items->submit->patience_ms = patience(c);
-    else
-        t.op->patience_ms = patience(c);
-    rc = transaction_run(w, &t, err);
     c->unsure |= t.unsure;
     c->met |= rc == ERR_TIMEOUT;
     if (rc == ERR_TIMEOUT || c->last) /* one that came in the end was waited for, too */
@@ -107,7 +102,7 @@ static void run_rows(struct worker *w, struct course *c, size_t from, size_t n)
         b->items[c->n_aside] = b->items[from];
         b->owners[c->n_aside++] = b->owners[from];
     } else if (rc == ERR_TIMEOUT && c->unsure) {
-        fail_owners(b, from, n, b->kind == STORE_SUBMIT ? rc : ERR_UNAVAILABLE, &err);
+        fail_owners(b, from, n, ERR_UNAVAILABLE, &err);
     } else {
         fail_row(b, from, rc, &err);
     }
@@ -116,16 +111,18 @@ static void run_rows(struct worker *w, struct course *c, size_t from, size_t n)
 static void run_single(struct worker *w, mono_ms posted_at)
 {
     struct store_op *op = w->batch.ops[0];
-    struct transaction t = {.kind = op->kind, .op = op, .n = 1, .posted_at = posted_at};
+    struct transaction t = {.kind = op->kind,
+                            .op = op,
+                            .n = 1,
+                            .posted_at = posted_at,
+                            .patience_ms = KEY_PATIENCE_MANY_MS};
     struct err err = {{0}};
-    int rc;
+    int rc = transaction_run(w, &t, &err);
 
-    op->patience_ms = SUBMIT_PATIENCE_MANY_MS;
-    rc = transaction_run(w, &t, &err);
     if (rc == ERR_TIMEOUT) {
         bool waits = transaction_may_wait(w, op->kind);
 
-        op->patience_ms = waits ? SUBMIT_PATIENCE_ONE_MS : 1;
+        t.patience_ms = waits ? KEY_PATIENCE_ONE_MS : 1;
         rc = transaction_run(w, &t, &err);
         if (waits)
             transaction_waited(w);
@@ -271,7 +268,7 @@ struct store_op *commit_ops(struct worker *w, struct store_op *chain)
 {
     const struct store_config *cfg = &w->store->cfg;
     struct store_op *back = NULL;
-    struct course c = {.oldest = chain->posted_at, .patience_ms = SUBMIT_PATIENCE_ONE_MS};
+    struct course c = {.oldest = chain->posted_at, .patience_ms = KEY_PATIENCE_ONE_MS};
     size_t n;
 
     for (const struct store_op *op = chain; op; op = op->next)

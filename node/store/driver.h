@@ -20,6 +20,11 @@
 
 struct driver_conn; /* each driver's own */
 
+/* How long one row that asks for a key, or several that do, wait for the end of another transaction
+ * that has it, which may stay open for long after jobflow_submit(). */
+#define KEY_PATIENCE_ONE_MS 1000
+#define KEY_PATIENCE_MANY_MS 25
+
 struct driver_options {
     int64_t statement_timeout_ms; /* no statement and no lock wait runs longer */
     bool named_statements;        /* false: for poolers; one that is noticed counts as false */
@@ -48,17 +53,24 @@ struct driver {
     int (*migrate)(struct driver_conn *c, const struct migration *m, size_t n, bool check_only,
                    int *ret_from, int *ret_to, struct err *err);
 
-    /* Did the last ERR_BUSY come of what one other transaction holds, and not of the database? Of a
-     * statement whose time is over it is taken to. NULL: there is no telling. */
+    /* Did the last ERR_BUSY come of what one other transaction holds, and not of the database? A
+     * deadlock and a lock's wait that was too long did. A statement whose own time is over is taken
+     * to have: it may have waited for several locks, or for one whose wait has no other end. NULL:
+     * there is no telling. */
     bool (*met_lock)(const struct driver_conn *c);
+
+    /* For all that follows on this connection: for how long submissions, cancels and calls about
+     * one key wait for keys that others' transactions have. At least 1, in what the database counts
+     * in: MariaDB takes less than half a second for no wait, MySQL for a second. 0, as in the
+     * beginning: as for any lock; submissions for KEY_PATIENCE_…. NULL: there are no such waits. */
+    void (*set_key_patience)(struct driver_conn *c, int32_t ms);
 
     int (*take_ids)(struct driver_conn *c, int64_t *ret_first, int64_t *ret_n, struct err *err);
 
     /* The batches. A row that cannot be written fails the call with ERR_INVALID: the caller
      * bisects. So it does after ERR_TIMEOUT of a submission or a cancel: somebody's open
-     * transaction has one of the keys, and had it for the patience_ms of the first item (of a
-     * cancel 0 is: as for any lock; of a submission: submit.h). So does a call about one key. Items
-     * carry ids; keys are distinct; sorted by biz_uuid. */
+     * transaction has one of the keys, and had it for as long as set_key_patience says. So
+     * does a call about one key. Items carry ids; keys are distinct; sorted by biz_uuid. */
     int (*submit)(struct driver_conn *c, struct submit_item **items, size_t n, struct err *err);
     int (*claim)(struct driver_conn *c, struct claim_item **items, size_t n, struct str claimed_by,
                  int64_t margin_ms, struct err *err); /* sorted by id, ids distinct */

@@ -83,15 +83,13 @@ static int my_begin(struct sql *db, struct err *err)
 }
 
 /* The session's setting goes out with what begins the transaction. */
-static int my_set_patience(struct sql *db, int32_t ms, struct err *err)
+static void my_set_patience(struct sql *db)
 {
     struct driver_conn *c = conn_of(db);
 
-    (void)err;
     assert(c->begin_pending);
     c->waits_for_keys = true;
-    c->lock_wait_s = my_lock_wait_s(db, ms);
-    return 0;
+    c->lock_wait_s = my_lock_wait_s(db, db->patience_ms);
 }
 
 static int my_commit(struct sql *db, struct err *err)
@@ -298,6 +296,11 @@ static int my_call(struct driver_conn *c, struct store_call *call, struct err *e
     return calls_run(&c->sql, call, err);
 }
 
+static void my_set_key_patience(struct driver_conn *c, int32_t ms)
+{
+    c->sql.patience_ms = ms;
+}
+
 static bool my_met_lock(const struct driver_conn *c)
 {
     return c->sql.met_lock;
@@ -309,6 +312,7 @@ const struct driver mysql_driver = {
     .close = my_session_close,
     .migrate = my_migrate,
     .met_lock = my_met_lock,
+    .set_key_patience = my_set_key_patience,
     .take_ids = my_take_ids,
     .submit = my_submit,
     .claim = my_claim_batch,

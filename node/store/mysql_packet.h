@@ -32,8 +32,8 @@ void my_statement(struct my_packet *p, sql_row_fn *on_row, void *ctx, int64_t *r
  * does so for too long, the connection's lock_timed_out says so. */
 void my_waits_for_keys(struct my_packet *p);
 
-/* A patience in what the server counts locks' waits in: whole seconds, 0 = none, and less than a
- * statement's time, so that one knows which it was. */
+/* A patience in what the server counts locks' waits in: whole seconds, and less than a statement's
+ * time, so that one knows which it was. 0 = no wait, which MySQL does not have: there it is 1. */
 int64_t my_lock_wait_s(struct sql *db, int64_t ms);
 
 /* A text with the marks of sql.h; its `?` become the values. */

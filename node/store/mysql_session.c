@@ -32,9 +32,11 @@ static unsigned patience(const struct driver_options *opt)
 int64_t my_lock_wait_s(struct sql *db, int64_t ms)
 {
     int64_t most = (conn_of(db)->opt.statement_timeout_ms - 1) / 1000;
+    int64_t least = conn_of(db)->is_mariadb ? 0 : 1; /* MySQL takes no 0 */
     int64_t s = (ms + 500) / 1000;
 
-    return s < most ? s : most;
+    s = s < most ? s : most;
+    return s > least ? s : least;
 }
 
 /* The server ends what has lost its client, locks and all. A wait for a table's lock ends with the

@@ -5,9 +5,8 @@
  * behind a pooler each transaction brings them along. */
 #include "node/store/postgres.h"
 
-#include <inttypes.h>
+#include <assert.h>
 #include <libpq-fe.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,7 +35,7 @@ static int pg_begin(struct sql *db, struct err *err)
     (void)err;
     db->lock_timed_out = db->met_lock = false;
     c->in_transaction = c->begin_pending = true;
-    c->waits_for_keys = false;
+    c->is_patient = c->waits_for_keys = false;
     return 0;
 }
 
@@ -69,18 +68,13 @@ static void pg_rollback(struct sql *db)
     c->in_transaction = c->begin_pending = false;
 }
 
-/* For rows, and not for the table, whose lock this statement waits for as ever. */
-static int pg_set_patience(struct sql *db, int32_t ms, struct err *err)
+/* Goes out with what begins the transaction. */
+static void pg_set_patience(struct sql *db)
 {
-    static const char text[] = "SELECT set_config('lock_timeout', ?, true) WHERE NOT EXISTS "
-                               "(SELECT 1 FROM job_delay_task WHERE false FOR UPDATE)";
-    char number[24];
-    int rc;
+    struct driver_conn *c = conn_of(db);
 
-    (void)snprintf(number, sizeof(number), "%" PRId64, pg_key_ms(conn_of(db), ms));
-    rc = sql_run(db, &(struct sql_query){.text = text, SQL_PARAMS(sql_textz(number))}, err);
-    conn_of(db)->waits_for_keys = !rc;
-    return rc;
+    assert(c->begin_pending);
+    c->is_patient = true;
 }
 
 static const struct sql_dialect pg_dialect = {
@@ -337,6 +331,11 @@ static int pg_call(struct driver_conn *c, struct store_call *call, struct err *e
     return calls_run(&c->sql, call, err);
 }
 
+static void pg_set_key_patience(struct driver_conn *c, int32_t ms)
+{
+    c->sql.patience_ms = ms;
+}
+
 static bool pg_met_lock(const struct driver_conn *c)
 {
     return c->sql.met_lock;
@@ -348,6 +347,7 @@ const struct driver postgres_driver = {
     .close = pg_close,
     .migrate = pg_migrate,
     .met_lock = pg_met_lock,
+    .set_key_patience = pg_set_key_patience,
     .take_ids = pg_take_ids,
     .submit = pg_submit,
     .claim = pg_claim_batch,

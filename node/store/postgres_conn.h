@@ -18,8 +18,9 @@ struct driver_conn {
     const char *prepared[PG_STATEMENTS_MAX]; /* texts; the name is the index */
     size_t n_prepared;
     bool in_transaction;
-    bool waits_for_keys; /* and what it waits for are rows of tasks */
     bool begin_pending;  /* BEGIN goes out together with the next statement */
+    bool is_patient;     /* and with it the patience for keys */
+    bool waits_for_keys; /* which has been set: what it waits for are rows of tasks */
     bool silent;         /* an answer did not come: the connection is of no use any more */
 };
 

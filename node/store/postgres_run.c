@@ -68,7 +68,7 @@ static bool is_of_a_task(const PGresult *r)
 int pg_fail(struct driver_conn *c, const PGresult *r, struct err *err)
 {
     static const char *const lost_name[] = {"26000", "42P05", NULL};
-    static const char *const lock[] = {"40P01", "55P03", NULL};
+    static const char *const lock[] = {"40P01", "55P03", "57014", NULL};
     const char *state = r ? PQresultErrorField(r, PG_DIAG_SQLSTATE) : NULL;
 
     c->sql.met_lock = state && state_is(state, lock);
@@ -335,6 +335,7 @@ static int take_all(struct driver_conn *c, const struct request *r, size_t n, si
         bool is_mine = i >= n_before && i < n_before + n;
         PGresult *result = next_result(c);
 
+        c->waits_for_keys |= c->is_patient && is_mine;
         if (!rc)
             rc = take_result(c, is_mine ? &r[i - n_before] : &plain, result, err);
         PQclear(result);
@@ -350,6 +351,30 @@ static bool send_plain(struct driver_conn *c, const char *text)
     return PQsendQueryParams(c->pg, text, 0, NULL, NULL, NULL, NULL, 1);
 }
 
+/* What comes before a transaction's first statement; returns how many statements that is, or 0 when
+ * they could not be sent. A patience is one for rows: the tables' locks are waited for as ever, and
+ * therefore taken before. */
+static size_t send_begin(struct driver_conn *c)
+{
+    char patience[64];
+    const char *texts[4] = {PG_BEGIN};
+    size_t n = 1;
+
+    if (c->pooled)
+        texts[n++] = c->pooled;
+    if (c->in_transaction && c->is_patient) {
+        (void)snprintf(patience, sizeof(patience), "SET LOCAL lock_timeout = %lld",
+                       (long long)pg_key_ms(c, c->sql.patience_ms));
+        texts[n++] = "LOCK TABLE job_delay_task, job_delay_task_history IN ROW EXCLUSIVE MODE";
+        texts[n++] = patience;
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (!send_plain(c, texts[i]))
+            return 0;
+    }
+    return n;
+}
+
 /* Several statements, one round trip. What comes back of the first ones fits the sockets' buffers
  * long before the last one is sent. `whole`: a transaction of their own. */
 static int run_pipeline(struct driver_conn *c, const struct request *r, size_t n, bool whole,
@@ -357,18 +382,21 @@ static int run_pipeline(struct driver_conn *c, const struct request *r, size_t n
 {
     bool begins = whole || c->begin_pending;
     bool sent = PQenterPipelineMode(c->pg);
+    size_t n_before = 0;
     int rc;
 
     c->begin_pending = false;
-    if (sent && begins)
-        sent = send_plain(c, PG_BEGIN) && (!c->pooled || send_plain(c, c->pooled));
+    if (sent && begins) {
+        n_before = send_begin(c);
+        sent = n_before > 0;
+    }
     for (size_t i = 0; sent && i < n; i++)
         sent = send_one(c, &r[i]);
     if (sent && whole)
         sent = send_plain(c, "COMMIT");
     if (!sent || !PQpipelineSync(c->pg))
         return pg_fail_text(err, ERR_UNAVAILABLE, PQerrorMessage(c->pg));
-    rc = take_all(c, r, n, begins ? 1 + !!c->pooled : 0, whole, err);
+    rc = take_all(c, r, n, n_before, whole, err);
     if (!PQexitPipelineMode(c->pg) && !rc)
         rc = pg_fail_text(err, ERR_UNAVAILABLE, PQerrorMessage(c->pg));
     if (rc && whole)

@@ -44,7 +44,7 @@ int cancel_set_begin(struct cancel_set *c, struct sql *db, struct err *err)
 {
     for (size_t i = 0; i < c->n; i++)
         c->items[i]->task = NULL;
-    return sql_begin_patient(db, c->items[0]->op.patience_ms, err);
+    return sql_begin_patient(db, err);
 }
 
 int cancel_set_end(struct cancel_set *c, struct sql *db, int rc, struct err *err)

@@ -3,11 +3,13 @@
 
 #include <string.h>
 
-int sql_begin_patient(struct sql *db, int32_t ms, struct err *err)
+int sql_begin_patient(struct sql *db, struct err *err)
 {
     int rc = db->d->begin(db, err);
 
-    return rc || !ms || !db->d->set_patience ? rc : db->d->set_patience(db, ms, err);
+    if (!rc && db->patience_ms && db->d->set_patience)
+        db->d->set_patience(db);
+    return rc;
 }
 
 int sql_key_error(const struct sql *db, int rc, struct str key, struct err *err)

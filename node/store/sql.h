@@ -82,9 +82,9 @@ struct sql_dialect {
     int (*begin)(struct sql *db, struct err *err); /* for writing */
     int (*commit)(struct sql *db, struct err *err);
     void (*rollback)(struct sql *db); /* does nothing outside a transaction */
-    /* First thing in a transaction: how long it waits for rows of tasks that others' transactions
-     * have; then ERR_BUSY, and lock_timed_out. At least 1; NULL: no such waits. */
-    int (*set_patience)(struct sql *db, int32_t ms, struct err *err);
+    /* First thing in a transaction: for rows of tasks that others' transactions have it waits for
+     * patience_ms, at least 1; then ERR_BUSY, and lock_timed_out. NULL: no such waits. */
+    void (*set_patience)(struct sql *db);
     int (*run)(struct sql *db, const struct sql_query *q, struct err *err);
     int (*script)(struct sql *db, const char *text, struct err *err); /* several statements */
 };
@@ -94,6 +94,7 @@ struct sql {
     const struct sql_dialect *d;
     bool lock_timed_out; /* since the last begin: a task's lock was not given in time */
     bool met_lock;       /* the last error: another transaction's lock, or a deadlock */
+    int32_t patience_ms; /* as set by driver.set_key_patience */
 };
 
 MUST_CHECK static inline int sql_run(struct sql *db, const struct sql_query *q, struct err *err)
@@ -101,8 +102,8 @@ MUST_CHECK static inline int sql_run(struct sql *db, const struct sql_query *q, 
     return db->d->run(db, q, err);
 }
 
-/* Begins; ms > 0 is the patience for rows of tasks. */
-MUST_CHECK int sql_begin_patient(struct sql *db, int32_t ms, struct err *err);
+/* Begins; the patience, if one is set, counts for rows of tasks. */
+MUST_CHECK int sql_begin_patient(struct sql *db, struct err *err);
 /* What a transaction about keys answers: ERR_TIMEOUT, with a text that names `key` (absent: there
  * are several), when another transaction has one of them; else rc. */
 MUST_CHECK int sql_key_error(const struct sql *db, int rc, struct str key, struct err *err);

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "node/store/driver.h"
 #include "node/store/judge.h"
 #include "node/store/services.h"
 #include "node/store/task_row.h"
@@ -47,7 +48,8 @@ static void merge_services(struct submit_run *run)
     run->n_services = kept;
 }
 
-static int run_init(struct submit_run *run, struct submit_item **items, size_t n)
+static int run_init(struct submit_run *run, int32_t patience_ms, struct submit_item **items,
+                    size_t n)
 {
     *run = (struct submit_run){
         .slots = calloc(n, sizeof(*run->slots)),
@@ -55,9 +57,9 @@ static int run_init(struct submit_run *run, struct submit_item **items, size_t n
         .services = calloc(n, sizeof(*run->services)),
         .open = calloc(n, sizeof(*run->open)),
         .n_open = n,
-        .patience_ms = items[0]->patience_ms ? items[0]->patience_ms
-                       : n > 1               ? SUBMIT_PATIENCE_MANY_MS
-                                             : SUBMIT_PATIENCE_ONE_MS,
+        .patience_ms = patience_ms ? patience_ms
+                       : n > 1     ? KEY_PATIENCE_MANY_MS
+                                   : KEY_PATIENCE_ONE_MS,
     };
     if (!run->slots || !run->services || !run->open) {
         run_fini(run);
@@ -302,7 +304,7 @@ int submit_batch(struct sql *db, const struct submit_ops *ops, struct submit_ite
 
     if (!n)
         return 0;
-    rc = run_init(&run, items, n);
+    rc = run_init(&run, db->patience_ms, items, n);
     if (rc)
         return err_set(err, rc, "no memory for a batch");
     rc = run_batch(db, ops, &run, err);

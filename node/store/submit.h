@@ -13,12 +13,6 @@
 #include "node/core/storeop.h"
 #include "node/store/sql.h"
 
-/* How long one row, or several, wait for the end of another transaction that has a key of theirs,
- * which may stay open for long after jobflow_submit(), unless the first item says how long. Then
- * ERR_TIMEOUT: the caller bisects. */
-#define SUBMIT_PATIENCE_ONE_MS 1000
-#define SUBMIT_PATIENCE_MANY_MS 25
-
 /* A service that a batch names. */
 struct submit_service {
     struct str name;

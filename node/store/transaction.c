@@ -11,9 +11,11 @@
 #define MAX_EXISTS 3      /* likewise, that meets a key which is taken: no row of others' by then */
 #define BUSY_AT_ONCE 2    /* of these, without a pause */
 #define BUSY_PAUSE_MS 100 /* at most */
-#define IN_LINE_MS 25     /* for a place among those who wait for keys, at most */
-#define IN_LINE_SUBMIT_MS                                                                          \
-    200 /* submissions of one key come in crowds, each of which has the key for a moment */
+#define KEY_PAUSE_MS 3    /* between two looks at a key that the database does not wait for */
+/* For a place among those who wait for keys, at most. Submissions of one key come in crowds, each
+ * of which has the key for a moment. */
+#define IN_LINE_MS 25
+#define IN_LINE_SUBMIT_MS 200
 
 static int run_once(struct worker *w, const struct transaction *t, struct err *err)
 {
@@ -21,6 +23,8 @@ static int run_once(struct worker *w, const struct transaction *t, struct err *e
     const struct claim_op *claim;
     int rc;
 
+    if (d->set_key_patience)
+        d->set_key_patience(w->conn, t->patience_ms);
     switch (t->kind) {
     case STORE_SUBMIT:
         rc = ids_give(w, t->items, t->n, err);
@@ -78,6 +82,18 @@ static bool met_lock(const struct worker *w, const struct transaction *t)
            w->conn && d->met_lock && d->met_lock(w->conn);
 }
 
+/* Runs it until its patience is over: a database that counts in seconds gives a key up at once. */
+static int run_patiently(struct worker *w, const struct transaction *t, struct err *err)
+{
+    mono_ms until = clock_mono() + t->patience_ms;
+    int rc;
+
+    do
+        rc = run_once(w, t, err);
+    while (rc == ERR_TIMEOUT && clock_mono() < until && worker_pause(w, KEY_PAUSE_MS));
+    return rc;
+}
+
 static int give_up(struct worker *w, const struct transaction *t, int rc, const struct err *err)
 {
     bool by_lock = rc == ERR_BUSY && met_lock(w, t);
@@ -101,7 +117,7 @@ int transaction_run(struct worker *w, struct transaction *t, struct err *err)
     for (;;) {
         mono_ms began = clock_mono();
 
-        rc = w->conn ? run_once(w, t, err)
+        rc = w->conn ? run_patiently(w, t, err)
                      : err_set(err, ERR_UNAVAILABLE, "no connection to the database");
         if (!rc)
             count(w, t);
@@ -131,11 +147,20 @@ int transaction_run(struct worker *w, struct transaction *t, struct err *err)
     }
 }
 
+/* Somebody has to do the rest of the work. For cancels and calls the line is as short as a try. */
+static bool may_stand(const struct store *s, enum store_kind kind)
+{
+    return s->n_workers > 1 &&
+           (kind != STORE_SUBMIT || s->n_waiting + s->n_in_line + 1 < s->n_workers);
+}
+
 /* A place among those who wait; the lock is held. Who is new comes after those who wait for one. */
-static bool take_place(struct worker *w, mono_ms until)
+static bool take_place(struct worker *w, enum store_kind kind)
 {
     struct store *s = w->store;
     bool is_new = s->n_in_line > 0;
+    bool stands = may_stand(s, kind);
+    mono_ms until = clock_mono() + (kind == STORE_SUBMIT ? IN_LINE_SUBMIT_MS : IN_LINE_MS);
     bool has_place;
 
     s->n_in_line++;
@@ -143,7 +168,7 @@ static bool take_place(struct worker *w, mono_ms until)
         int64_t left = until - clock_mono();
 
         has_place = !is_new && s->n_waiting < s->n_workers / 2;
-        if (has_place || left <= 0 || s->draining)
+        if (has_place || left <= 0 || !stands || s->draining)
             break;
         wake_wait(&w->wake, &s->lock, left);
     }
@@ -158,7 +183,7 @@ bool transaction_may_wait(struct worker *w, enum store_kind kind)
     bool may;
 
     pthread_mutex_lock(&s->lock);
-    may = take_place(w, clock_mono() + (kind == STORE_SUBMIT ? IN_LINE_SUBMIT_MS : IN_LINE_MS));
+    may = take_place(w, kind);
     pthread_mutex_unlock(&s->lock);
     if (may)
         leave_lane(w);

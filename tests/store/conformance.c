@@ -18,7 +18,7 @@ static const struct case_list *const all_lists[] = {
     &instance_cases,  &alert_cases,  &schema_cases,    &race_cases,     &duel_cases,
     &refusal_cases,   &lock_cases,   &bulk_cases,      &upkeep_cases,   &churn_cases,
     &sqlsubmit_cases, &store_cases,  &outage_cases,    &postgres_cases, &sqlite_cases,
-    &mysql_cases,     &lease_cases,
+    &mysql_cases,     &lease_cases,  &line_cases,
 };
 
 #define N_LISTS (sizeof(all_lists) / sizeof(all_lists[0]))

@@ -98,6 +98,7 @@ extern const struct case_list race_cases;
 extern const struct case_list duel_cases;
 extern const struct case_list refusal_cases;
 extern const struct case_list lock_cases;
+extern const struct case_list line_cases;
 extern const struct case_list bulk_cases;
 extern const struct case_list upkeep_cases;
 extern const struct case_list churn_cases;

@@ -423,7 +423,7 @@ static void test_a_held_service_is_waited_for(struct world *w)
     int rc;
 
     w->conn = world_connect_to(w, w->url, &options, NULL);
-    item.patience_ms = 1;
+    w->d->set_key_patience(w->conn, 1);
     (void)put_key(w, "known");
     holder = w->backend->hold(w->url, w->backend->has & NEEDS_POSTGRES
                                           ? "LOCK TABLE job_service IN ACCESS EXCLUSIVE MODE"
