@@ -260,10 +260,10 @@ static void mask_query(struct str query, struct buf *dst)
 
 void config_mask_url(struct str url, struct buf *dst)
 {
-    const char *sep = memmem(url.p, url.len, "://", 3);
-    size_t start = sep ? (size_t)(sep - url.p) + 3 : 0;
     const char *question = memchr(url.p, '?', url.len);
     size_t end = question ? (size_t)(question - url.p) : url.len;
+    const char *sep = memmem(url.p, end, "://", 3);
+    size_t start = sep ? (size_t)(sep - url.p) + 3 : 0;
     /* A password may hold anything but must escape these; the last @ ends it even if it does not.
      */
     const char *at = sep ? memrchr(url.p + start, '@', end - start) : NULL;

@@ -174,7 +174,7 @@ void conn_on_deadline(struct conn *c);
 bool conn_is_quiet(const struct conn *c); /* between requests, and nothing has come */
 void conn_set(struct conn *c, enum conn_state state);
 void conn_tell_end(struct conn *c, bool sent); /* to whoever asked about the answer */
-void conn_answered(struct conn *c); /* it went out whole: to the next request, or the end */
+void conn_answered(struct conn *c);        /* it went out whole: to the next request, or the end */
 void conn_reclaim(struct http_loop *loop); /* frees what has died */
 /* Counts n more bytes that the connection holds, against the server's memory as far as they are
  * above HTTP_UNCOUNTED. False when there is no more. Buffers count by what they take up, which

@@ -568,6 +568,12 @@ static void test_secrets_are_masked(void **state)
     assert_non_null(strstr(text, "\"mysql://u:***@h:1/d\""));
     free(text);
     config_fini(&c);
+    /* What looks like an address in a parameter is none. */
+    assert_int_equal(load_env("JOBFLOW_STORE_URL=sqlite:/d?x://u:p@h", &c), 0);
+    text = printed(&c);
+    assert_non_null(strstr(text, "\"sqlite:/d?x://u:p@h\""));
+    free(text);
+    config_fini(&c);
     /* Nor do errors show them, and a mask never becomes a secret. */
     assert_int_equal(load_env("JOBFLOW_ALERT_SECRET=hunter2", &c), ERR_INVALID);
     assert_null(strstr(last_err.text, "hunter2"));
