@@ -478,11 +478,14 @@ def a_handler_that_hangs_is_timed_out(s):
 def pausing_holds_and_resuming_releases(s):
     s.node.register("pausable", f"{s.receiver.url}/pausable")
     equal(s.node.client.post("/api/services/pausable/pause").status, 200)
-    s.node.submit("paused", "pausable", "paused")
+    # The node hears of a pause soon after its answer: what is due at once may be claimed, and given
+    # back, until then.
+    s.node.submit("paused", "pausable", "paused", delay="1h")
     why = wait_until(lambda: [w for w in [
         s.node.client.get("/api/delay-tasks/paused/explain").body] if w["gate"] == "paused"],
         10, "explain says so")[0]
     equal(why["status"], "PENDING")
+    equal(s.node.client.post("/api/delay-tasks/paused/run").status, 200)
     lib.stays(lambda: not s.receiver.to("paused"), 0.5, "a paused service was called")
     equal(s.node.client.post("/api/services/pausable/resume").status, 200)
     equal(s.node.wait_status("paused", "SUCCESS")["attempt"], 1)
