@@ -178,7 +178,7 @@ CASES = [all_services_are_known, each_node_scans_what_it_owns, a_scan_reads_many
 
 def main():
     n_tasks = int(sys.argv[2]) if len(sys.argv) > 2 else 20_000
-    seconds = int(sys.argv[3]) if len(sys.argv) > 3 else 30
+    seconds = int(sys.argv[3]) if len(sys.argv) > 3 else 20
     with lib.Workspace() as folder, \
             contextlib.closing(Stage(sys.argv[1], folder, n_tasks, seconds)) as stage:
         lib.run(lib.cases_of(CASES, stage))
