@@ -457,9 +457,10 @@ class Node:
             self.terminate()
 
     def log(self):
-        """The lines so far, parsed. A line that is not JSON fails."""
+        """The whole lines so far, parsed. A line that is not JSON fails."""
         with open(self.log_file, "rb") as log:
-            return [json.loads(line) for line in log.read().split(b"\n") if line]
+            *lines, _unfinished = log.read().split(b"\n")
+        return [json.loads(line) for line in lines if line]
 
     def log_tail(self):
         with open(self.log_file, "r", encoding="utf-8", errors="replace") as log:
