@@ -68,7 +68,7 @@ struct lane {
     struct heap_node scan; /* first; in `scans` unless paused, reading or stopped */
     struct svc *svc;
     struct cursor cursor; /* everything up to here was read once */
-    struct cursor missed; /* while reading: where the first stands for which there was no room */
+    struct cursor missed; /* while reading: its end does not move the cursor past here */
     wall_ms full_at;      /* when to read from the start again */
     wall_ms due_at;       /* when the next regular scan is due */
     uint32_t n_tracked;   /* WAITING and READY */
@@ -76,7 +76,6 @@ struct lane {
     int32_t number;
     bool truncated; /* more stands behind the cursor, within the look-ahead */
     bool reading;   /* a SCAN of it is out */
-    bool restart;   /* and began before the lane was started anew: it moves no cursor */
     bool owned;     /* by this node; of all lanes of a shard alike */
 };
 

@@ -47,8 +47,7 @@ static void lane_schedule(struct sched *s, struct lane *l, wall_ms at)
 
 void lane_start(struct sched *s, struct lane *l)
 {
-    l->cursor = cursor_start;
-    l->restart = l->reading;
+    l->cursor = l->missed = cursor_start; /* a scan that is out may have begun before */
     l->full_at = s->now + s->cfg.full_read_ms;
     l->due_at = s->now;
     lane_schedule(s, l, s->now);
@@ -270,9 +269,8 @@ static void lane_read(struct sched *s, struct lane *l, const struct scan_key *k,
         l->truncated = true;
         end = l->missed;
     }
-    if (cursor_before(l->cursor, end) && !l->restart)
+    if (cursor_before(l->cursor, end))
         l->cursor = end;
-    l->restart = false;
     if (!can_scan(s, l))
         return;
     for (size_t i = 0; i < n; i++) {
@@ -298,7 +296,7 @@ void sched_scanned(struct sched *s, wall_ms now, int rc, const struct scan_key *
 
         assert(l->reading);
         if (rc) {
-            l->reading = l->restart = false;
+            l->reading = false;
             lane_schedule(s, l, now + s->cfg.scan_interval_ms);
             continue;
         }

@@ -235,6 +235,12 @@ int64_t handlers_pace(struct sim *s)
     return calm || sim_between(s, 0, 3) ? sim_between(s, 0, 30) : sim_between(s, 30, 400);
 }
 
+void handlers_fail(struct reply *ret, const char *why)
+{
+    ret->answer.http_status = 0;
+    ret->answer.failure = str_from(why);
+}
+
 void handlers_receive(struct sim *s, const struct task *t, int64_t timeout_ms, struct reply *ret)
 {
     *ret = (struct reply){.arrives = true, .answer = {.http_status = 200, .sent = true}};
@@ -270,13 +276,11 @@ void handlers_receive(struct sim *s, const struct task *t, int64_t timeout_ms, s
         break;
     case REACT_REFUSED:
         ret->arrives = false;
-        ret->answer.http_status = 0;
-        ret->answer.failure = STR("connection refused");
+        handlers_fail(ret, "connection refused");
         break;
     case REACT_RESET:
         oracle_worked(s, t->id, t->attempt);
-        ret->answer.http_status = 0;
-        ret->answer.failure = STR("connection reset");
+        handlers_fail(ret, "connection reset");
         break;
     case REACT_N:
         abort();

@@ -107,12 +107,6 @@ static void all_worked(struct sim *s, struct task *const *tasks, size_t n)
         oracle_worked(s, tasks[i]->id, tasks[i]->attempt);
 }
 
-static void fail(struct reply *ret, const char *why)
-{
-    ret->answer.http_status = 0;
-    ret->answer.failure = str_from(why);
-}
-
 static void refuse(struct sim *s, size_t n, int32_t http_status, struct reply *ret)
 {
     s->met[MET_REFUSALS] += n > 1;
@@ -156,11 +150,11 @@ static void react_whole(struct sim *s, struct task *const *tasks, size_t n, int6
         break;
     case REACT_REFUSED:
         ret->arrives = false;
-        fail(ret, "connection refused");
+        handlers_fail(ret, "connection refused");
         break;
     case REACT_RESET:
         all_worked(s, tasks, n);
-        fail(ret, "connection reset");
+        handlers_fail(ret, "connection reset");
         break;
     default:
         put_results(s, tasks, n, body);

@@ -16,6 +16,7 @@ enum reaction handlers_draw(struct sim *s, const struct task *t);
 void handlers_async(struct sim *s, const struct task *t);
 /* So many signs of life, and then nothing. */
 void handlers_beat(struct sim *s, const struct task *t, int n_beats, int64_t beat_ms);
+void handlers_fail(struct reply *ret, const char *why); /* no answer comes; `why` is borrowed */
 /* How long an ordinary answer takes. */
 int64_t handlers_pace(struct sim *s);
 
