@@ -422,6 +422,11 @@ static void on_cancelled(struct job *j)
 {
     struct stream *s = j->ctx;
 
+    if (j->op.rc == ERR_TIMEOUT) { /* others have the key, and nothing was done (storeop.h) */
+        s->idle = true;
+        (void)atomic_fetch_add(&s->c->n_busy, 1);
+        return;
+    }
     if (came_well(j) && j->cancel.result == CANCEL_DONE)
         (void)atomic_fetch_add(&s->c->cancelled, 1);
 }
