@@ -116,7 +116,7 @@ static int read_hex4(struct parser *ps, uint32_t *ret)
 /* `at` stands behind the "\u" that begins at `from`. */
 static int skip_unicode_escape(struct parser *ps, const char *from)
 {
-    uint32_t unit;
+    uint32_t unit = 0;
     int rc = read_hex4(ps, &unit);
     if (rc)
         return rc;

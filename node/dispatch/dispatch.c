@@ -5,6 +5,7 @@
 #include "node/dispatch/dispatch.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +13,7 @@
 #include <strings.h>
 
 #include "node/dispatch/dispatch_internal.h"
+#include "node/dispatch/plain.h"
 
 /* How often answers are looked at that stand still. */
 #define STALL_CHECK_MIN_MS 10
@@ -26,19 +28,16 @@ static void running_add(struct dispatch *d, struct dispatch_slot *s)
     if (s->next)
         s->next->prev = s;
     d->running = s;
-    d->n_running++;
 }
 
 static void running_remove(struct dispatch *d, struct dispatch_slot *s)
 {
-    assert(d->n_running > 0);
     if (s->prev)
         s->prev->next = s->next;
     else
         d->running = s->next;
     if (s->next)
         s->next->prev = s->prev;
-    d->n_running--;
 }
 
 static struct dispatch_slot *idle_take(struct dispatch *d)
@@ -64,15 +63,35 @@ static void idle_put(struct dispatch *d, struct dispatch_slot *s)
     d->n_idle++;
 }
 
+void dispatch_ended(struct dispatch *d, struct dispatch_request *r)
+{
+    assert(d->n_in_flight > 0);
+    d->n_in_flight--;
+    d->is_ending = true;
+    r->on_done(r);
+    d->is_ending = false;
+}
+
 static void end_one(struct dispatch *d, struct dispatch_slot *s, CURLcode code)
 {
-    struct dispatch_request *r = s->r;
+    struct plain_call *call = s->call;
+    int fd = -1;
 
+    if (call && code == CURLE_OK && (fd = slot_steal(s)) < 0) {
+        slot_fail(s, "no socket: %s", strerror(errno));
+        code = CURLE_COULDNT_CONNECT;
+    }
     (void)curl_multi_remove_handle(d->multi, s->easy); /* it is in there */
     running_remove(d, s);
-    slot_answer(s, code);
-    r->slot = NULL;
-    r->on_done(r); /* r may be gone now */
+    if (fd >= 0) {
+        plain_connected(call, fd);
+    } else {
+        slot_answer(s, code);
+        if (call)
+            plain_unconnected(call);
+        else
+            dispatch_ended(d, s->r); /* it may be gone now */
+    }
     idle_put(d, s);
 }
 
@@ -81,7 +100,6 @@ static void end_done(struct dispatch *d)
     CURLMsg *msg;
     int n_left;
 
-    d->is_ending = true;
     while ((msg = curl_multi_info_read(d->multi, &n_left))) {
         char *slot = NULL;
         CURLcode code = msg->data.result;
@@ -89,7 +107,6 @@ static void end_done(struct dispatch *d)
         (void)curl_easy_getinfo(msg->easy_handle, CURLINFO_PRIVATE, &slot); /* set in slot_new */
         end_one(d, (struct dispatch_slot *)slot, code);
     }
-    d->is_ending = false;
 }
 
 /* A timer that cannot be added for want of memory fires at once instead of never. */
@@ -157,7 +174,6 @@ static void on_stall_check(evutil_socket_t fd, short events, void *ctx)
 
     (void)fd;
     (void)events;
-    d->is_ending = true;
     for (struct dispatch_slot *s = d->running; s; s = next) {
         next = s->next;
         if (s->is_heard) {
@@ -170,8 +186,8 @@ static void on_stall_check(evutil_socket_t fd, short events, void *ctx)
             slot_nudge(s);
         }
     }
-    d->is_ending = false;
-    if (d->running)
+    plain_check_stalls(d->plain, now);
+    if (d->n_in_flight)
         stall_timer_set(d);
 }
 
@@ -203,7 +219,8 @@ static int dispatch_init(struct dispatch *d, const struct dispatch_config *cfg, 
     d->refresh_s = (long)(cfg->refresh_ms / 1000);
     if (cfg->ca_file && !(d->ca_file = strdup(cfg->ca_file)))
         return err_set(err, ERR_NOMEM, "out of memory");
-    if (multi_init(d, cfg))
+    d->plain = plain_new(d, cfg);
+    if (!d->plain || multi_init(d, cfg))
         return err_set(err, ERR_NOMEM, "out of memory");
     return address_rules_init(&d->rules, cfg->forbidden, cfg->n_forbidden, err);
 }
@@ -249,6 +266,7 @@ void dispatch_free(struct dispatch *d)
         d->idle = s->next;
         slot_free(s);
     }
+    plain_free(d->plain);
     (void)curl_multi_cleanup(d->multi); /* closes the connections */
     watches_fini(d);
     (void)evtimer_del(&d->timer);
@@ -264,6 +282,27 @@ static bool is_http_url(const char *url)
     return !strncasecmp(url, "http://", 7) || !strncasecmp(url, "https://", 8);
 }
 
+static int slot_start(struct dispatch *d, struct dispatch_request *r, struct plain_call *call,
+                      int64_t timeout_ms)
+{
+    struct dispatch_slot *s = idle_take(d);
+
+    if (!s)
+        return ERR_NOMEM;
+    if (slot_prepare(s, r, call, timeout_ms) || curl_multi_add_handle(d->multi, s->easy)) {
+        idle_put(d, s);
+        return ERR_NOMEM;
+    }
+    running_add(d, s);
+    return 0;
+}
+
+int dispatch_connect(struct dispatch *d, struct plain_call *call, struct dispatch_request *r,
+                     int64_t timeout_ms)
+{
+    return slot_start(d, r, call, timeout_ms);
+}
+
 int dispatch_start(struct dispatch *d, struct dispatch_request *r, struct err *err)
 {
     assert(r->on_done);
@@ -271,15 +310,11 @@ int dispatch_start(struct dispatch *d, struct dispatch_request *r, struct err *e
         return err_set(err, ERR_INVALID, "the URL has to begin with http:// or https://");
     if (r->n_headers > DISPATCH_HEADERS_MAX)
         return err_set(err, ERR_INVALID, "more than %d headers", DISPATCH_HEADERS_MAX);
-    struct dispatch_slot *s = idle_take(d);
-    if (!s)
-        return err_set(err, ERR_NOMEM, "out of memory");
-    if (slot_prepare(s, r) || curl_multi_add_handle(d->multi, s->easy)) {
-        idle_put(d, s);
+    d->n_in_flight++;
+    if (plain_takes(r->url) ? plain_start(d->plain, r) : slot_start(d, r, NULL, r->timeout_ms)) {
+        d->n_in_flight--;
         return err_set(err, ERR_NOMEM, "out of memory");
     }
-    r->slot = s;
-    running_add(d, s);
     if (!evtimer_pending(&d->stall_timer, NULL))
         stall_timer_set(d);
     return 0;
@@ -287,5 +322,5 @@ int dispatch_start(struct dispatch *d, struct dispatch_request *r, struct err *e
 
 uint32_t dispatch_in_flight(const struct dispatch *d)
 {
-    return d->n_running;
+    return d->n_in_flight;
 }

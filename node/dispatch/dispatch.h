@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The outgoing HTTP client: libcurl multi on the owner's libevent loop. It sends one POST per
- * request and reports how it ended; what the end means is the core's business (core/verdict.h).
+/* The outgoing HTTP client on the owner's libevent loop: libcurl for what has to be looked up,
+ * connected or encrypted, and a short way of its own for plain http:// (docs/decisions/0012). It
+ * sends one POST per request and reports how it ended; what the end means is the core's business
+ * (core/verdict.h).
  *
  * Guarantees:
  * - a request leaves at most once: no redirect is followed, nothing is re-sent when a reused
@@ -36,7 +38,7 @@ struct dispatch_config {
     int64_t low_speed_ms;     /* an answer that stands still for so long is given up */
     size_t max_answer;        /* bytes */
     int64_t refresh_ms;       /* whole seconds count; at least one */
-    uint32_t max_connections; /* kept open in all, idle ones included */
+    uint32_t max_connections; /* kept open, idle ones included; as many again for https:// */
     uint32_t max_per_host;    /* 0 = no limit of its own */
     /* Own listeners ("127.0.0.1:8080") that a task must not reach; borrowed for the call. */
     const char *const *forbidden;
@@ -62,8 +64,6 @@ struct dispatch_request {
     struct answer answer;
     int64_t elapsed_us; /* from leaving to the answer */
     bool is_unsent;     /* no connection came to stand, and the fence did not forbid one */
-
-    struct dispatch_slot *slot; /* the dispatcher's own */
 };
 
 /* Errors: ERR_NOMEM, ERR_INVALID (a forbidden entry that is no address). */

@@ -18,11 +18,14 @@
 #define DISPATCH_RETRY_AFTER_MAX 64
 #define DISPATCH_IDLE_SLOTS_MAX 512
 
+struct plain;
+struct plain_call;
 struct watch;
 
 struct dispatch {
     struct event_base *base; /* borrowed */
     CURLM *multi;
+    struct plain *plain; /* owned */
     struct event timer;            /* when libcurl wants to be called next, or earlier */
     mono_ms timer_at;              /* INT64_MAX = it is not set */
     struct event stall_timer;      /* runs while something is in flight */
@@ -30,7 +33,7 @@ struct dispatch {
     struct dispatch_slot *idle;    /* singly linked by `next` */
     struct watch **watches;        /* by descriptor; owned, as what they point to */
     size_t n_watches;
-    uint32_t n_running;
+    uint32_t n_in_flight; /* requests, those of the short way too */
     uint32_t n_idle;
     int64_t connect_timeout_ms;
     int64_t low_speed_ms;
@@ -47,6 +50,8 @@ struct dispatch_slot {
     CURLU *parsed;              /* of `url`; owned, and read by libcurl */
     char *url;                  /* owned; of the last request; NULL: it was not parsed */
     struct dispatch_request *r; /* NULL while idle */
+    struct plain_call *call;    /* it only connects, for this one; NULL = it does all */
+    bool connects_only;         /* what the handle was told */
     struct dispatch_slot *prev;
     struct dispatch_slot *next;
     struct buf answer;
@@ -74,6 +79,14 @@ struct dispatch_slot {
  * be called from a callback of libcurl. */
 void dispatch_advance(struct dispatch *d, curl_socket_t fd, int what);
 
+/* Has libcurl connect to the request's host for a call of the short way, which hears of it by
+ * plain_connected or plain_unconnected, not from inside. Errors: ERR_NOMEM. */
+MUST_CHECK int dispatch_connect(struct dispatch *d, struct plain_call *call,
+                                struct dispatch_request *r, int64_t timeout_ms);
+
+/* Gives back a request whose answer stands; it may be gone then. */
+void dispatch_ended(struct dispatch *d, struct dispatch_request *r);
+
 /* libcurl's callbacks: which events of a socket it wants, and how to close one that was given to
  * watch_open; ctx is the dispatcher. */
 int watch_on_change(CURL *easy, curl_socket_t fd, int what, void *ctx, void *unused);
@@ -89,8 +102,14 @@ void watches_fini(struct dispatch *d);
 struct dispatch_slot *slot_new(struct dispatch *d);
 void slot_free(struct dispatch_slot *s);
 
-/* Makes the slot ready for a request. Errors: ERR_NOMEM. */
-MUST_CHECK int slot_prepare(struct dispatch_slot *s, struct dispatch_request *r);
+/* Makes the slot ready for a request, or for the connection that `call` needs for it. Errors:
+ * ERR_NOMEM. */
+MUST_CHECK int slot_prepare(struct dispatch_slot *s, struct dispatch_request *r,
+                            struct plain_call *call, int64_t timeout_ms);
+
+/* Of a slot that has connected: the descriptor, which outlives the slot; the caller owns it. -1 with
+ * errno set when there are too many. */
+int slot_steal(struct dispatch_slot *s);
 
 /* Lets libcurl go on with a request whose connection is being made. When an address has used up its
  * share of the connect time, libcurl 7.88 picks the next one and tries it only at its next

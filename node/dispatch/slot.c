@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One request inside libcurl. libcurl calls, in this order: on_open_socket (new connections only),
- * on_prerequest (the connection stands, and the request is written when it returns), on_header and
- * on_write (the answer).
+/* One request inside libcurl, or the connection for one of the short way. libcurl calls, in this
+ * order: on_open_socket (new connections only), on_prerequest (the connection stands, and the
+ * request is written when it returns), on_header and on_write (the answer). One that only connects
+ * ends behind on_prerequest.
  *
  * When a reused connection breaks before an answer came, libcurl begins again on another one. Each
  * beginning passes on_prerequest, and that lets a request through once only: what was handed to a
@@ -17,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <fcntl.h>
 #include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -88,7 +90,8 @@ static int on_prerequest(void *ctx, char *ip, char *local_ip, int port, int loca
     s->failure[0] = '\0';
     if (has_left(s) || is_past_fence(s, now_us))
         return CURL_PREREQFUNC_ABORT;
-    s->left_us = now_us;
+    if (!s->call)
+        s->left_us = now_us;
     return CURL_PREREQFUNC_OK;
 }
 
@@ -316,19 +319,24 @@ static void set_read_size(struct dispatch_slot *s, long size)
         s->read_size = size;
 }
 
-int slot_prepare(struct dispatch_slot *s, struct dispatch_request *r)
+int slot_prepare(struct dispatch_slot *s, struct dispatch_request *r, struct plain_call *call,
+                 int64_t timeout_ms)
 {
     CURL *e = s->easy;
     int rc = 0;
 
     assert(!s->r && !s->left_us && r->n_headers <= DISPATCH_HEADERS_MAX);
     s->r = r;
+    s->call = call;
     rc |= set_url(s, r->url);
     SET(e, CURLOPT_HTTPHEADER, link_headers(s));
     set_read_size(s, r->max_answer ? READ_SIZE_LARGE : READ_SIZE);
     SET(e, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)r->body.len);
     SET(e, CURLOPT_POSTFIELDS, r->body.p ? r->body.p : ""); /* not copied */
-    SET(e, CURLOPT_TIMEOUT_MS, r->timeout_ms > 0 ? (long)r->timeout_ms : 1L);
+    SET(e, CURLOPT_TIMEOUT_MS, timeout_ms > 0 ? (long)timeout_ms : 1L);
+    if (s->connects_only != (call != NULL))
+        SET(e, CURLOPT_CONNECT_ONLY, call ? 1L : 0L);
+    s->connects_only = call != NULL;
     if (rc)
         return ERR_NOMEM;
     s->started_us = clock_mono_us();
@@ -342,6 +350,15 @@ void slot_nudge(struct dispatch_slot *s)
     /* A change of the pause makes a handle ready; it fails without a connection only. */
     (void)curl_easy_pause(s->easy, CURLPAUSE_RECV);
     (void)curl_easy_pause(s->easy, CURLPAUSE_CONT);
+}
+
+/* A second descriptor of the same socket: libcurl closes its own with the handle's connection. */
+int slot_steal(struct dispatch_slot *s)
+{
+    curl_socket_t fd = CURL_SOCKET_BAD;
+
+    (void)curl_easy_getinfo(s->easy, CURLINFO_ACTIVESOCKET, &fd); /* says so by the descriptor */
+    return fcntl(fd, F_DUPFD_CLOEXEC, 0);
 }
 
 static struct str failure_text(const struct dispatch_slot *s, CURLcode code)
@@ -384,6 +401,7 @@ void slot_answer(struct dispatch_slot *s, CURLcode code)
 void slot_reset(struct dispatch_slot *s)
 {
     s->r = NULL;
+    s->call = NULL;
     s->answer_header_len = 0;
     s->retry_after_len = 0;
     s->left_us = 0;

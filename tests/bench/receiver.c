@@ -2,27 +2,33 @@
 #include "tests/bench/receiver.h"
 
 #include <arpa/inet.h>
-#include <event2/buffer.h>
-#include <event2/bufferevent.h>
+#include <errno.h>
 #include <event2/event.h>
+#include <event2/event_struct.h>
 #include <event2/listener.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/queue.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "common/buf.h"
 #include "common/ids.h"
 #include "tests/bench/message.h"
 
+#define READ_SIZE (64 * 1024)
+
 struct connection {
     LIST_ENTRY(connection) link;
     struct receiver *receiver;
-    struct bufferevent *bev;
+    struct event readable;
+    struct buf in; /* what a read left of a request that is not whole */
+    int fd;
 };
 
 struct receiver {
@@ -36,6 +42,7 @@ struct receiver {
     struct tally *tally; /* borrowed; may be NULL */
     struct buf body;     /* of the answer to a request with many tasks */
     struct buf answer;   /* the same with its head */
+    char read[READ_SIZE];
 };
 
 static _Noreturn void die(const char *what)
@@ -83,47 +90,75 @@ static struct str answer_to(struct receiver *r, struct str body)
     return buf_str(&r->answer);
 }
 
-/* Takes one request off the input; false while it is incomplete. */
-static bool take_request(struct receiver *r, struct bufferevent *bev)
+/* Waits where the other side is slow to read: it has asked for all of it. */
+static void send_all(int fd, struct str text)
 {
-    struct evbuffer *in = bufferevent_get_input(bev);
-    size_t len = evbuffer_get_length(in);
-    const char *data = len ? (const char *)evbuffer_pullup(in, -1) : NULL;
-    size_t head = 0;
-    size_t whole = message_length(data, len, &head);
+    while (text.len > 0) {
+        struct pollfd ready = {.fd = fd, .events = POLLOUT};
+        ssize_t n = send(fd, text.p, text.len, MSG_NOSIGNAL);
 
-    if (!whole || len < whole)
-        return false;
-    struct str body = {data + head, whole - head};
-    struct str answer = answer_to(r, body);
-
-    if (r->tally)
-        (void)tally_note(r->tally, body);
-    if (bufferevent_write(bev, answer.p, answer.len) || evbuffer_drain(in, whole))
-        die("cannot answer");
-    return true;
+        if (n < 0 && errno == EAGAIN)
+            (void)poll(&ready, 1, -1);
+        else if (n < 0 && errno != EINTR)
+            return; /* its end is read next */
+        text.p += n > 0 ? n : 0;
+        text.len -= n > 0 ? (size_t)n : 0;
+    }
 }
 
-static void on_read(struct bufferevent *bev, void *arg)
+/* Answers the whole requests in `in`; returns how many bytes they have. */
+static size_t take_requests(struct connection *c, struct str in)
 {
-    struct connection *c = arg;
+    struct receiver *r = c->receiver;
+    size_t at = 0;
+    size_t head;
+    size_t whole;
 
-    while (take_request(c->receiver, bev))
-        ;
+    while ((whole = message_length(in.p + at, in.len - at, &head)) && in.len - at >= whole) {
+        struct str body = {in.p + at + head, whole - head};
+
+        if (r->tally)
+            (void)tally_note(r->tally, body);
+        send_all(c->fd, answer_to(r, body));
+        at += whole;
+    }
+    return at;
 }
 
 static void connection_free(struct connection *c)
 {
     LIST_REMOVE(c, link);
-    bufferevent_free(c->bev);
+    (void)event_del(&c->readable);
+    (void)close(c->fd);
+    buf_fini(&c->in);
     free(c);
 }
 
-static void on_event(struct bufferevent *bev, short what, void *arg)
+static void on_read(evutil_socket_t fd, short what, void *arg)
 {
-    (void)bev;
+    struct connection *c = arg;
+    char *read = c->receiver->read;
+    ssize_t n = recv(fd, read, READ_SIZE, 0);
+    size_t used;
+
     (void)what;
-    connection_free(arg);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n <= 0) {
+        connection_free(c);
+        return;
+    }
+    if (!c->in.len) {
+        used = take_requests(c, (struct str){read, (size_t)n});
+        buf_add(&c->in, read + used, (size_t)n - used);
+    } else {
+        buf_add(&c->in, read, (size_t)n);
+        used = take_requests(c, buf_str(&c->in));
+        memmove(c->in.data, c->in.data + used, c->in.len - used);
+        c->in.len -= used;
+    }
+    if (!buf_ok(&c->in))
+        die("no memory");
 }
 
 static void on_accept(struct evconnlistener *l, evutil_socket_t fd, struct sockaddr *sa, int len,
@@ -136,13 +171,14 @@ static void on_accept(struct evconnlistener *l, evutil_socket_t fd, struct socka
     (void)l;
     (void)sa;
     (void)len;
-    if (!c || !(c->bev = bufferevent_socket_new(r->base, fd, BEV_OPT_CLOSE_ON_FREE)))
+    if (!c)
         die("no memory");
     c->receiver = r;
+    c->fd = fd;
     LIST_INSERT_HEAD(&r->connections, c, link);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-    bufferevent_setcb(c->bev, on_read, NULL, on_event, c);
-    if (bufferevent_enable(c->bev, EV_READ | EV_WRITE))
+    if (event_assign(&c->readable, r->base, fd, EV_READ | EV_PERSIST, on_read, c) ||
+        event_add(&c->readable, NULL))
         die("cannot read");
 }
 

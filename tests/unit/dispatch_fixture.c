@@ -34,12 +34,13 @@ void use_config(struct fixture *f, const struct dispatch_config *cfg)
     assert_int_equal(dispatch_new(f->base, cfg, &f->d, &err), 0);
 }
 
-int setup(void **state)
+static int setup(void **state, const char *scheme)
 {
     struct fixture *f = calloc(1, sizeof(*f));
     struct dispatch_config cfg = usual_config();
 
     assert_non_null(f);
+    f->scheme = scheme;
     f->base = event_base_new();
     f->server = scripted_server_new();
     assert_non_null(f->base);
@@ -47,6 +48,16 @@ int setup(void **state)
     use_config(f, &cfg);
     *state = f;
     return 0;
+}
+
+int setup_short_way(void **state)
+{
+    return setup(state, "http");
+}
+
+int setup_libcurl(void **state)
+{
+    return setup(state, "HTTP");
 }
 
 int teardown(void **state)
@@ -108,7 +119,7 @@ void prepare(struct call *c, struct fixture *f, const char *path)
 {
     char url[128];
 
-    (void)snprintf(url, sizeof(url), "http://127.0.0.1:%u%s",
+    (void)snprintf(url, sizeof(url), "%s://127.0.0.1:%u%s", f->scheme,
                    (unsigned)scripted_server_port(f->server), path);
     prepare_url(c, f, url);
 }

@@ -12,6 +12,7 @@ struct fixture {
     struct event_base *base;
     struct scripted_server *server;
     struct dispatch *d;
+    const char *scheme;
     unsigned n_done;
 };
 
@@ -31,9 +32,15 @@ struct call {
     char failure[256];    /* "" without one */
 };
 
-int setup(void **state);
+/* Each case runs twice: the scheme in capitals leads through libcurl alone. */
+int setup_short_way(void **state);
+int setup_libcurl(void **state);
 int teardown(void **state);
-#define FIXTURE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define FIXTURE(name)                                                                              \
+    {#name ", the short way", name, setup_short_way, teardown, NULL},                              \
+    {                                                                                              \
+#name ", libcurl alone", name, setup_libcurl, teardown, NULL                               \
+    }
 
 struct dispatch_config usual_config(void);
 /* A new dispatcher in the place of the fixture's. */

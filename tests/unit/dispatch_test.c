@@ -123,7 +123,7 @@ static void test_refused_connection(void **state)
 
     assert_int_equal(bind(fd, (struct sockaddr *)&in, len), 0);
     assert_int_equal(getsockname(fd, (struct sockaddr *)&in, &len), 0);
-    (void)snprintf(url, sizeof(url), "http://127.0.0.1:%u/", (unsigned)ntohs(in.sin_port));
+    (void)snprintf(url, sizeof(url), "%s://127.0.0.1:%u/", f->scheme, (unsigned)ntohs(in.sin_port));
     prepare_url(&c, f, url);
     run(&c);
     assert_failed(&c, "connect");
@@ -261,7 +261,7 @@ static void test_own_listener(void **state)
 
     for (size_t i = 0; i < 9; i++) {
         forbid(f, listeners[i / 3]);
-        (void)snprintf(url, sizeof(url), "http://%s:%u/ok", targets[i % 3],
+        (void)snprintf(url, sizeof(url), "%s://%s:%u/ok", f->scheme, targets[i % 3],
                        (unsigned)scripted_server_port(f->server));
         prepare_url(&c, f, url);
         run(&c);
