@@ -63,7 +63,7 @@ struct dispatch_request {
     /* Out, valid inside on_done only; on_done may free the request. */
     struct answer answer;
     int64_t elapsed_us; /* from leaving to the answer */
-    bool is_unsent;     /* no connection came to stand, and the fence did not forbid one */
+    bool is_unsent;     /* no connection could be made, and the fence did not forbid one */
 };
 
 /* Errors: ERR_NOMEM, ERR_INVALID (a forbidden entry that is no address). */

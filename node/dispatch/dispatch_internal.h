@@ -25,7 +25,7 @@ struct watch;
 struct dispatch {
     struct event_base *base; /* borrowed */
     CURLM *multi;
-    struct plain *plain; /* owned */
+    struct plain *plain;           /* owned */
     struct event timer;            /* when libcurl wants to be called next, or earlier */
     mono_ms timer_at;              /* INT64_MAX = it is not set */
     struct event stall_timer;      /* runs while something is in flight */
@@ -107,8 +107,8 @@ void slot_free(struct dispatch_slot *s);
 MUST_CHECK int slot_prepare(struct dispatch_slot *s, struct dispatch_request *r,
                             struct plain_call *call, int64_t timeout_ms);
 
-/* Of a slot that has connected: the descriptor, which outlives the slot; the caller owns it. -1 with
- * errno set when there are too many. */
+/* Of a slot that has connected: the descriptor, which outlives the slot; the caller owns it. -1
+ * with errno set when there are too many. */
 int slot_steal(struct dispatch_slot *s);
 
 /* Lets libcurl go on with a request whose connection is being made. When an address has used up its

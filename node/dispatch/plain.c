@@ -21,6 +21,7 @@
 #define SCHEME "http://"
 #define SCHEME_LEN (sizeof(SCHEME) - 1)
 #define SPARE_MAX 512
+#define TURN_MS 20      /* connecting for each turn would cost more than the request */
 #define OVERDUE_MS 1000 /* a timer that has not come by then is not on its way */
 #define OUT_KEEP_MAX 16384
 #define BODY_COPY_MAX 8192 /* above that, copying costs more than a second piece */
@@ -261,19 +262,21 @@ static void wait_remove(struct plain_call *c)
     struct plain_origin *o = c->origin;
 
     TAILQ_REMOVE(&o->waiting, c, link);
-    if (TAILQ_EMPTY(&o->waiting))
-        TAILQ_REMOVE(&c->p->waiting, o, waiting_link);
+    TAILQ_REMOVE(&c->p->waiting, o, waiting_link);
+    if (!TAILQ_EMPTY(&o->waiting)) /* at the end: the origins take turns */
+        TAILQ_INSERT_TAIL(&c->p->waiting, o, waiting_link);
     c->state = CALL_NEW;
 }
 
 static void wait_add(struct plain_call *c)
 {
     struct plain_origin *o = c->origin;
+    mono_ms deadline = deadline_of(c);
 
     if (TAILQ_EMPTY(&o->waiting))
         TAILQ_INSERT_TAIL(&c->p->waiting, o, waiting_link);
     TAILQ_INSERT_TAIL(&o->waiting, c, link);
-    call_move(c, CALL_WAITING, deadline_of(c));
+    call_move(c, CALL_WAITING, c->r->send_by < deadline ? c->r->send_by : deadline);
 }
 
 static int call_connect(struct plain_call *c)
@@ -324,19 +327,42 @@ static void serve_waiting(struct plain *p)
     }
 }
 
-/* A connection has become free, and may be used again. */
+/* Whether another origin has been in line for so long, and could open a connection in the place of
+ * this one, that a busy origin must not keep it. */
+static bool must_give_way(const struct plain_conn *conn)
+{
+    const struct plain *p = conn->p;
+    mono_ms since = clock_mono() - TURN_MS;
+    struct plain_origin *o;
+
+    if (p->n_conns < p->max_conns)
+        return false;
+    TAILQ_FOREACH(o, &p->waiting, waiting_link)
+    {
+        if (o != conn->origin && TAILQ_FIRST(&o->waiting)->started_us / 1000 <= since &&
+            (!p->max_per_host || o->n_conns < p->max_per_host))
+            return true;
+    }
+    return false;
+}
+
+/* A connection has become free. */
 static void conn_next(struct plain_conn *conn)
 {
     struct plain *p = conn->p;
-    struct plain_call *c = next_waiting(conn->origin);
+    struct plain_call *c = NULL;
 
-    if (c) {
-        call_send(c, conn);
+    if (TAILQ_EMPTY(&p->waiting)) {
+        pool_keep(conn);
         return;
     }
-    pool_keep(conn);
-    if (!TAILQ_EMPTY(&p->waiting))
-        serve_waiting(p);
+    if (!pool_is_usable(conn) || must_give_way(conn))
+        pool_close(conn);
+    else if ((c = next_waiting(conn->origin)))
+        call_send(c, conn);
+    else
+        pool_keep(conn);
+    serve_waiting(p);
 }
 
 /* ---- Answers -------------------------------------------------------------------------------- */
@@ -382,7 +408,8 @@ static void call_failed(struct plain_call *c)
 /* error: 0 = the connection was ended in order. */
 static void call_read_end(struct plain_call *c, int error)
 {
-    const char *when = reply_is_empty(&c->reply) ? "before an answer came" : "in the middle of the answer";
+    const char *when =
+        reply_is_empty(&c->reply) ? "before an answer came" : "in the middle of the answer";
 
     if (error) {
         fail(c, "the connection broke %s: %s", when, strerror(error));
@@ -435,8 +462,11 @@ static void call_timed_out(struct plain_call *c)
     if (c->state == CALL_WAITING) {
         struct plain_origin *o = c->origin;
 
-        fail(c, "timed out after %lld ms in line for a connection", ms);
         wait_remove(c);
+        fail(c, "timed out after %lld ms in line for a connection", ms);
+        c->r->is_unsent = false; /* that says nothing about the service */
+        if (is_past_fence(c))
+            fail_fenced(c);
         origin_put(c->p, o);
         call_end(c);
         return;
@@ -560,6 +590,8 @@ void plain_connected(struct plain_call *c, int fd)
     }
     if (conn)
         conn_next(conn);
+    else
+        serve_waiting(c->p);
     call_end(c);
 }
 

@@ -4,8 +4,9 @@
  * https or a host that is no ordinary name, goes through libcurl as a whole.
  *
  * A request with an idle connection to its origin ("host:port") leaves at once. Without one a
- * connection is opened for it, or it waits in line: for one of the origin's when that has max_per_host
- * of them, for any when there are max_connections, of which those that are idle give way. */
+ * connection is opened for it, or it waits in line: for one of the origin's when that has
+ * max_per_host of them, for any when there are max_connections. Then idle ones give way, and busy
+ * ones when an origin has stood in line for a while. */
 #ifndef JF_DISPATCH_PLAIN_H
 #define JF_DISPATCH_PLAIN_H
 
@@ -26,8 +27,9 @@ bool plain_takes(const char *url);
  * plain_takes. Errors: ERR_NOMEM. */
 MUST_CHECK int plain_start(struct plain *p, struct dispatch_request *r);
 
-/* What became of the connection that was asked for by dispatch_connect: it stands, and the call owns
- * the descriptor; or it does not, and the request's answer says why. Either may end the call. */
+/* What became of the connection that was asked for by dispatch_connect: it stands, and the call
+ * owns the descriptor; or it does not, and the request's answer says why. Either may end the call.
+ */
 void plain_connected(struct plain_call *c, int fd);
 void plain_unconnected(struct plain_call *c);
 

@@ -11,18 +11,18 @@
 #include "common/heap.h"
 #include "node/dispatch/dispatch_internal.h"
 #include "node/dispatch/plain.h"
-#include "node/dispatch/reply.h"
+#include "node/dispatch/reply_internal.h"
 
 #define PLAIN_READ_SIZE (64 * 1024)
 
 struct plain_conn {
     struct plain *p;
     struct plain_origin *origin;
-    struct plain_call *call;          /* NULL while idle */
-    TAILQ_ENTRY(plain_conn) link;     /* while idle: in the origin's, the last used first */
+    struct plain_call *call;           /* NULL while idle */
+    TAILQ_ENTRY(plain_conn) link;      /* while idle: in the origin's, the last used first */
     TAILQ_ENTRY(plain_conn) pool_link; /* while idle: in the pool's, the first used first */
-    struct event readable;            /* added as long as it lives */
-    struct event writable;            /* added while a request does not fit */
+    struct event readable;             /* added as long as it lives */
+    struct event writable;             /* added while a request does not fit */
     int fd;
     mono_ms opened_at;
 };
@@ -33,9 +33,9 @@ TAILQ_HEAD(plain_calls, plain_call);
 struct plain_origin {
     char *name; /* owned: "host:port" as in the URL */
     uint64_t hash;
-    struct plain_origin *next;             /* of the same hash */
+    struct plain_origin *next; /* of the same hash */
     struct plain_conns idle;
-    struct plain_calls waiting;            /* first come, first served */
+    struct plain_calls waiting;             /* first come, first served */
     TAILQ_ENTRY(plain_origin) waiting_link; /* while a call waits */
     uint32_t n_conns;                       /* with those that are being opened */
     uint32_t n_held;                        /* by functions that look at it */
@@ -109,6 +109,8 @@ void pool_discount(struct plain *p, struct plain_origin *o);
 struct plain_conn *pool_open(struct plain *p, struct plain_origin *o, int fd);
 /* Ends it, idle or not; the call, if any, is let go of. Its origin may be gone then. */
 void pool_close(struct plain_conn *c);
+/* Whether nothing has come on it since its last answer, and it is not too old. */
+bool pool_is_usable(const struct plain_conn *c);
 /* Keeps it for the next request. */
 void pool_keep(struct plain_conn *c);
 /* Closes what is idle, and forgets the origins. */

@@ -102,21 +102,20 @@ static void pool_remove(struct plain_conn *c)
     TAILQ_REMOVE(&c->p->idle, c, pool_link);
 }
 
-static bool is_usable(const struct plain_conn *c, mono_ms now)
+bool pool_is_usable(const struct plain_conn *c)
 {
     char byte;
 
-    if (now - c->opened_at >= c->p->refresh_ms)
+    if (clock_mono() - c->opened_at >= c->p->refresh_ms)
         return false;
     return recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
 }
 
 struct plain_conn *pool_take(struct plain_origin *o)
 {
-    mono_ms now = clock_mono();
     struct plain_conn *c;
 
-    while ((c = TAILQ_FIRST(&o->idle)) && !is_usable(c, now))
+    while ((c = TAILQ_FIRST(&o->idle)) && !pool_is_usable(c))
         pool_close(c);
     if (c)
         pool_remove(c);

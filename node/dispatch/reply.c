@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "node/dispatch/reply.h"
+#include "node/dispatch/reply_internal.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -63,14 +63,24 @@ static void end_retry_after(struct reply *r)
     r->has_retry_after = r->retry_after_len <= REPLY_RETRY_AFTER_MAX;
 }
 
+/* The last line of it may be one whose name only http-parser knows. */
+static int check_length(struct reply *r)
+{
+    if (r->has_length && r->length != r->parser.content_length)
+        return bad(r, "the answer has two different Content-Lengths");
+    if (r->has_length && r->parser.uses_transfer_encoding)
+        return bad(r, "the answer has a Content-Length beside a Transfer-Encoding");
+    return 0;
+}
+
 /* The same length twice is harmless, and some services say it twice; http-parser would refuse the
  * second one. Two different ones leave it open where the answer ends and the next one begins. */
 static int end_length(struct reply *r)
 {
     http_parser *p = &r->parser;
 
-    if (r->has_length && r->length != p->content_length)
-        return bad(r, "the answer has two different Content-Lengths");
+    if (check_length(r))
+        return -1;
     r->has_length = true;
     r->length = p->content_length;
     p->flags &= ~(unsigned)F_CONTENTLENGTH;
@@ -137,6 +147,8 @@ static int on_headers_complete(http_parser *p)
         return bad(r, "the answer's version is not HTTP/1.1 or HTTP/1.0");
     if (p->status_code < 100)
         return bad(r, "the answer's status has not three digits");
+    if (check_length(r))
+        return -1;
     p->upgrade = 0; /* nobody asked for it */
     r->in_body = true;
     r->is_begun = !is_interim(r);
@@ -161,7 +173,7 @@ static int on_message_complete(http_parser *p)
     struct reply *r = p->data;
 
     r->is_whole = !is_interim(r);
-    r->keep_alive = http_should_keep_alive(p) != 0;
+    r->keep_alive = r->is_whole && http_should_keep_alive(p);
     http_parser_pause(p, 1);
     return 0;
 }

@@ -93,6 +93,22 @@ static bool do_bye(struct connection *c)
     return false;
 }
 
+/* What is not sent at once leaves with the end of the connection. */
+static bool do_bye_at_once(struct connection *c)
+{
+    static const char text[] = OK_HEAD "Content-Length: 2\r\n\r\nok";
+
+    (void)send(c->fd, text, sizeof(text) - 1, MSG_NOSIGNAL | MSG_MORE);
+    return false;
+}
+
+static bool do_close(struct connection *c)
+{
+    if (answer(c, "200 OK", "Connection: close\r\n", "ok"))
+        wait_for_close(c);
+    return false;
+}
+
 static bool do_redirect(struct connection *c)
 {
     return answer(c, "302 Found", "Location: /ok\r\n", "");
@@ -103,6 +119,14 @@ static bool do_continue(struct connection *c)
     return put(c, "HTTP/1.1 100 Continue\r\n\r\n") &&
            put(c, "HTTP/1.1 103 Early Hints\r\nRetry-After: 9\r\n\r\n") &&
            answer(c, "503 Service Unavailable", "", "busy");
+}
+
+static bool do_continue_long(struct connection *c)
+{
+    if (put(c, "HTTP/1.1 100 Continue\r\n\r\n") &&
+        put(c, OK_HEAD "Content-Length: 1000\r\n\r\n0123456789"))
+        wait_for_close(c);
+    return false;
 }
 
 static bool do_chunked(struct connection *c)
@@ -189,10 +213,14 @@ static const struct {
 } scripts[] = {
     {"/ok", do_ok},
     {"/bye", do_bye},
+    {"/bye-at-once", do_bye_at_once},
+    {"/close", do_close},
     {"/redirect", do_redirect},
     {"/continue", do_continue},
+    {"/continue-long", do_continue_long},
     {"/chunked", do_chunked},
     {"/short", do_short},
+    {"/slow", do_ok},
     {"/late", do_late},
     {"/think", do_think},
     {"/lengths", do_lengths},
@@ -222,8 +250,16 @@ static size_t read_head(struct connection *c)
     return (size_t)(end - c->head) + 4;
 }
 
+uint64_t scripted_sum(uint64_t sum, const char *bytes, size_t len)
+{
+    for (size_t i = 0; i < len; i++)
+        sum = (sum ^ (unsigned char)bytes[i]) * UINT64_C(0x100000001B3) + 1;
+    return sum;
+}
+
 /* Reads the rest of the body, and keeps its first bytes. */
-static bool read_body(struct connection *c, size_t head_len, size_t body_len, char first[256])
+static bool read_body(struct connection *c, size_t head_len, size_t body_len, char first[256],
+                      uint64_t *sum)
 {
     size_t got = c->len - head_len;
     size_t kept = got < 255 ? got : 255;
@@ -231,12 +267,14 @@ static bool read_body(struct connection *c, size_t head_len, size_t body_len, ch
 
     assert(got <= body_len); /* requests are not pipelined */
     memcpy(first, c->head + head_len, kept);
+    *sum = scripted_sum(0, c->head + head_len, got);
     while (got < body_len) {
         ssize_t n = recv(c->fd, bytes, sizeof(bytes), 0);
         if (n <= 0)
             return false;
         size_t more = (size_t)n < 255 - kept ? (size_t)n : 255 - kept;
         memcpy(first + kept, bytes, more);
+        *sum = scripted_sum(*sum, bytes, (size_t)n);
         kept += more;
         got += (size_t)n;
     }
@@ -257,6 +295,22 @@ static bool act(struct connection *c, const char *path)
     return answer(c, "404 Not Found", "", "");
 }
 
+/* What happens between the headers and the body. False when that is all. */
+static bool act_early(struct connection *c, const char *path)
+{
+    bool is_early = !strcmp(path, "/early");
+
+    if (!strcmp(path, "/rst-early"))
+        return reset(c);
+    if (is_early)
+        (void)answer(c, "413 Content Too Large", "", "early");
+    if (is_early || !strcmp(path, "/slow"))
+        (void)poll(NULL, 0, 200);
+    if (is_early)
+        wait_for_close(c);
+    return !is_early;
+}
+
 static bool serve_one(struct connection *c)
 {
     struct scripted_counts *counts = &c->server->counts;
@@ -264,6 +318,7 @@ static bool serve_one(struct connection *c)
     char path[128] = "";
     char first[256] = "";
     size_t body_len = 0;
+    uint64_t sum = 0;
 
     if (head_len == 0)
         return false;
@@ -277,15 +332,14 @@ static bool serve_one(struct connection *c)
     counts->expects += strcasestr(c->head, "\r\nExpect:") != NULL;
     (void)snprintf(counts->last_headers, sizeof(counts->last_headers), "%s", c->head);
     pthread_mutex_unlock(&c->server->lock);
-    if (!strcmp(path, "/rst-early"))
-        return reset(c);
-    if (!read_body(c, head_len, body_len, first))
+    if (!act_early(c, path) || !read_body(c, head_len, body_len, first, &sum))
         return false;
     c->len = 0;
     pthread_mutex_lock(&c->server->lock);
     counts->bodies++;
     memcpy(counts->last_body, first, sizeof(first));
     counts->last_body_len = body_len;
+    counts->last_body_sum = sum;
     pthread_mutex_unlock(&c->server->lock);
     return act(c, path);
 }

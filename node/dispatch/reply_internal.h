@@ -42,7 +42,8 @@ struct reply {
     char failure[96]; /* in words, once it is bad */
 };
 
-/* Ready for an answer with a body of at most so many bytes; keeps the memory of its buffer. */
+/* Ready for an answer with a body of at most so many bytes; keeps the memory of its buffer. Before
+ * the first time all is zero. */
 void reply_begin(struct reply *r, size_t max_body);
 /* Frees what it owns. */
 void reply_fini(struct reply *r);
@@ -50,8 +51,8 @@ void reply_fini(struct reply *r);
 /* Whether not a byte of it came. */
 bool reply_is_empty(const struct reply *r);
 
-/* Reads on. Stops behind the answer's last byte: *ret_used says how much that was. Not to be called
- * any more once it was not REPLY_MORE. */
+/* Reads on, up to the answer's last byte: of one that is DONE and not cut, *ret_used says how much
+ * of the data that was. Not to be called any more once it was not REPLY_MORE. */
 enum reply_state reply_feed(struct reply *r, struct str data, size_t *ret_used);
 
 /* The connection has ended. Never REPLY_MORE. */
