@@ -459,7 +459,7 @@ void house_log_rescue(struct house *h, const struct finish_item *item)
     if (h->n_rescue_lines < HOUSE_RESCUE_LINES)
         r = calloc(1, sizeof(*r));
     if (!r) {
-        h->n_rescues_unnamed++;
+        h->n_rescues_unnamed += item->result != FINISH_LOST;
         return;
     }
     h->n_rescue_lines++;

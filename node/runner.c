@@ -48,8 +48,9 @@ static void on_scanned(struct mail *m)
     struct batch *b = (struct batch *)m;
     struct node *n = b->node;
 
-    sched_scanned(n->sched, store_clock_now(&n->clock), b->op.rc, b->scan.keys, b->scan.n_keys,
-                  b->scan.rows, b->op.rc ? 0 : b->scan.n_rows, &n->actions);
+    sched_scanned(n->sched, store_clock_now(&n->clock), b->op.rc, clock_mono() - b->asked_at,
+                  b->scan.keys, b->scan.n_keys, b->scan.rows, b->op.rc ? 0 : b->scan.n_rows,
+                  &n->actions);
     free(b->scan.rows);
     free(b->scan.keys);
     free(b);

@@ -130,10 +130,12 @@ struct hint {
 /* Best effort: what has no room is left to the scans. The hint is borrowed for the call. */
 enum hint_result sched_hint(struct sched *s, wall_ms now, const struct hint *hint);
 
-/* The answer to the SCAN actions of one pass. rc != 0: they are asked again at the next interval.
+/* The answer to the SCAN actions of one pass, which took so long. rc != 0: they are asked again at
+ * the next interval.
  * keys in the order of the actions; rows as struct scan_op says. */
-void sched_scanned(struct sched *s, wall_ms now, int rc, const struct scan_key *keys, size_t n_keys,
-                   const struct scan_row *rows, size_t n_rows, struct actions *out);
+void sched_scanned(struct sched *s, wall_ms now, int rc, int64_t took_ms,
+                   const struct scan_key *keys, size_t n_keys, const struct scan_row *rows,
+                   size_t n_rows, struct actions *out);
 
 /* The answer to one CLAIM. rc != 0: unknown; it is asked again later under the same attempt, which
  * the store recognises. Takes item->task. */

@@ -71,9 +71,11 @@ struct lane {
     struct cursor missed; /* while reading: its end does not move the cursor past here */
     wall_ms full_at;      /* when to read from the start again */
     wall_ms due_at;       /* when the next regular scan is due */
+    wall_ms back_at;      /* when the slack may be read again */
     uint32_t n_tracked;   /* WAITING and READY */
     int32_t shard;
     int32_t number;
+    uint8_t n_full_failed; /* reads from the start, one after the other */
     bool truncated; /* more stands behind the cursor, within the look-ahead */
     bool reading;   /* a SCAN of it is out */
     bool owned;     /* by this node; of all lanes of a shard alike */

@@ -7,6 +7,12 @@
  * as soon as half of its room is free. A full read sets the cursor back to the start of the index;
  * it is then read forward in the same way, past what is known already.
  *
+ * What has ended stays in the index until the database may forget it, which an old snapshot
+ * elsewhere (a backup, a report) puts off for as long as it lasts: each read of a range then passes
+ * over all that ended there. So the slack is read again less often when that takes long
+ * (BACK_SHARE), but once within each slack; and a lane whose reads from the start never come to an
+ * end goes on from the slack, and begins at the start again after a pause that grows.
+ *
  * Failures: a scan that came back with an error leaves the cursors alone and is asked again. A task
  * for which there is no room sets the cursor back before itself (lane_set_back); while a scan is
  * out, which may have begun before that task was there, its end does not go past it either. */
@@ -16,6 +22,9 @@
 
 #define SCAN_ROWS 50000 /* that one scan may bring */
 #define LANE_ROWS 5000  /* of them, for one lane */
+#define BACK_SHARE 20   /* of the time since then is what reading the slack again may take */
+#define FULL_TRIES 3    /* reads from the start before a lane goes on without them */
+#define FULL_PAUSE_SHIFT_MAX 5
 
 static const struct cursor cursor_start = {WALL_NONE, 0};
 static const struct cursor cursor_end = {WALL_MAX, INT64_MAX};
@@ -48,6 +57,8 @@ static void lane_schedule(struct sched *s, struct lane *l, wall_ms at)
 void lane_start(struct sched *s, struct lane *l)
 {
     l->cursor = l->missed = cursor_start; /* a scan that is out may have begun before */
+    l->back_at = s->now;
+    l->n_full_failed = 0;
     l->full_at = s->now + s->cfg.full_read_ms;
     l->due_at = s->now;
     lane_schedule(s, l, s->now);
@@ -116,7 +127,7 @@ static bool lane_key(struct sched *s, struct lane *l, struct scan_key *k)
     }
     if (is_due) {
         if (cursor_before(behind, from))
-            from = behind;
+            from = l->back_at <= s->now ? behind : from;
         else if (!room)
             return false; /* a backlog: what is in memory goes first */
     } else if (!l->truncated || !room) {
@@ -282,8 +293,47 @@ static void lane_read(struct sched *s, struct lane *l, const struct scan_key *k,
     lane_schedule(s, l, l->truncated && has_reading_room(s, l) ? s->now : l->due_at);
 }
 
-void sched_scanned(struct sched *s, wall_ms now, int rc, const struct scan_key *keys, size_t n_keys,
-                   const struct scan_row *rows, size_t n_rows, struct actions *out)
+static bool is_from_start(const struct scan_key *k)
+{
+    return k->from_time == cursor_start.time;
+}
+
+static void lane_failed(struct sched *s, struct lane *l, const struct scan_key *k)
+{
+    struct cursor behind = {s->now - s->cfg.slack_ms, 0};
+    int n;
+
+    l->reading = false;
+    if (is_from_start(k)) {
+        l->n_full_failed += l->n_full_failed < UINT8_MAX;
+        n = l->n_full_failed - FULL_TRIES;
+        if (n >= 0) {
+            l->full_at = s->now + (s->cfg.full_read_ms
+                                   << (n < FULL_PAUSE_SHIFT_MAX ? n : FULL_PAUSE_SHIFT_MAX));
+            l->cursor = behind;
+        }
+    }
+    lane_schedule(s, l, s->now + s->cfg.scan_interval_ms);
+}
+
+/* It took so long. */
+static void lane_rest(struct sched *s, struct lane *l, const struct scan_key *k, int64_t took_ms)
+{
+    struct cursor from = {k->from_time, k->from_id};
+    int64_t pause = took_ms * BACK_SHARE;
+
+    if (cursor_before(from, l->cursor))
+        l->back_at = s->now + (pause < s->cfg.slack_ms ? pause : s->cfg.slack_ms);
+    if (!is_from_start(k))
+        return;
+    l->n_full_failed = 0;
+    if (l->full_at < s->now + pause)
+        l->full_at = s->now + pause;
+}
+
+void sched_scanned(struct sched *s, wall_ms now, int rc, int64_t took_ms,
+                   const struct scan_key *keys, size_t n_keys, const struct scan_row *rows,
+                   size_t n_rows, struct actions *out)
 {
     size_t at = 0;
 
@@ -296,10 +346,10 @@ void sched_scanned(struct sched *s, wall_ms now, int rc, const struct scan_key *
 
         assert(l->reading);
         if (rc) {
-            l->reading = false;
-            lane_schedule(s, l, now + s->cfg.scan_interval_ms);
+            lane_failed(s, l, &keys[i]);
             continue;
         }
+        lane_rest(s, l, &keys[i], took_ms);
         while (at < n_rows && rows[at].key == i)
             at++;
         lane_read(s, l, &keys[i], rows + begin, at - begin);

@@ -175,8 +175,8 @@ static void answer_scan(struct vnode *n, struct op *op)
 {
     if (!op->rc && op->scan.n_keys && op->scan.n_rows >= op->scan.keys[0].limit)
         n->sim->met[MET_BACKLOGS]++;
-    sched_scanned(n->sched, vnode_now(n), op->rc, op->scan.keys, op->scan.n_keys, op->scan.rows,
-                  op->rc ? 0 : op->scan.n_rows, &n->actions);
+    sched_scanned(n->sched, vnode_now(n), op->rc, n->sim->now - op->asked_at, op->scan.keys,
+                  op->scan.n_keys, op->scan.rows, op->rc ? 0 : op->scan.n_rows, &n->actions);
 }
 
 static void answer_claim(struct vnode *n, struct op *op)

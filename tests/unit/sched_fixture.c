@@ -110,7 +110,7 @@ size_t answer_scans(struct fixture *f, struct scan_row *rows, size_t n_rows, int
             rows[r].key = (uint32_t)i;
     }
     if (n)
-        sched_scanned(f->s, f->now, 0, keys, n, rows, n_rows, &f->a);
+        sched_scanned(f->s, f->now, 0, 0, keys, n, rows, n_rows, &f->a);
     sched_check(f->s);
     return n;
 }

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a scheduler reads of the due index when reading takes long. */
+#include "tests/unit/sched_fixture.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#define SLACK 5000
+#define FULL_READ 60000
+
+/* The lanes of the service read alike. */
+#define LANES_MAX 8
+static struct scan_key keys[LANES_MAX];
+static size_t n_keys;
+
+/* Ticks on until a scan is asked for; returns the key of its first lane. */
+static struct scan_key next_scan(struct fixture *f)
+{
+    struct action scans[LANES_MAX];
+
+    for (int i = 0; i < 2000; i++) {
+        tick_at(f, f->now);
+        n_keys = take_actions(f, ACTION_SCAN, scans, LANES_MAX);
+        for (size_t k = 0; k < n_keys; k++)
+            keys[k] = scans[k].scan;
+        if (n_keys)
+            return keys[0];
+        f->now += 100;
+    }
+    fail_msg("no scan within 200 s");
+    return keys[0];
+}
+
+static void end_scan(struct fixture *f, int rc, int64_t took_ms)
+{
+    f->now += took_ms;
+    sched_scanned(f->s, f->now, rc, took_ms, keys, n_keys, NULL, 0, &f->a);
+    sched_check(f->s);
+}
+
+static bool is_from_start(const struct scan_key *k)
+{
+    return k->from_time == WALL_NONE;
+}
+
+static bool reads_slack(const struct fixture *f, const struct scan_key *k)
+{
+    return k->from_time == f->now - SLACK;
+}
+
+static void test_quick_scans_read_the_slack_each_time(void **state)
+{
+    struct fixture *f = *state;
+    struct scan_key k = next_scan(f);
+
+    assert_true(is_from_start(&k));
+    for (int i = 0; i < 20; i++) {
+        end_scan(f, 0, 10);
+        k = next_scan(f);
+        assert_true(reads_slack(f, &k));
+    }
+}
+
+/* 100 ms each: once in two seconds. Between them a scan goes on from its cursor. */
+static void test_slow_scans_read_the_slack_less_often(void **state)
+{
+    struct fixture *f = *state;
+    struct scan_key k = next_scan(f);
+    wall_ms began = f->now;
+    wall_ms last = f->now;
+    wall_ms cursor = k.to_time;
+    int n_slack = 0;
+
+    while (f->now < began + 40000) {
+        bool slow = is_from_start(&k) || reads_slack(f, &k);
+
+        end_scan(f, 0, slow ? 100 : 1);
+        k = next_scan(f);
+        if (reads_slack(f, &k)) {
+            n_slack++;
+            assert_true(f->now - last <= SLACK); /* no gap */
+            last = f->now;
+        } else {
+            assert_int_equal(k.from_time, cursor);
+        }
+        cursor = k.to_time;
+    }
+    assert_in_range(n_slack, 10, 20);
+}
+
+/* However long it takes, each moment is read twice. */
+static void test_very_slow_scans_still_read_the_slack(void **state)
+{
+    struct fixture *f = *state;
+    struct scan_key k = next_scan(f);
+    wall_ms last = f->now;
+
+    for (int i = 0; i < 50; i++) {
+        end_scan(f, 0, 1000);
+        k = next_scan(f);
+        if (!reads_slack(f, &k))
+            continue;
+        assert_true(f->now - last <= SLACK + 2000);
+        last = f->now;
+    }
+    assert_true(last > T0 + 40000);
+}
+
+/* What the lane reads between two reads from the start goes on meanwhile. */
+static void test_reads_from_the_start_that_never_end(void **state)
+{
+    struct fixture *f = *state;
+    struct scan_key k = next_scan(f);
+    wall_ms given_up = f->now;
+    int64_t pause = FULL_READ;
+
+    for (int i = 0; i < 3; i++) {
+        assert_true(is_from_start(&k));
+        end_scan(f, ERR_BUSY, 5000);
+        given_up = f->now;
+        k = next_scan(f);
+    }
+    for (int i = 0; i < 3; i++, pause *= 2) {
+        while (!is_from_start(&k)) {
+            assert_true(k.from_time >= f->now - SLACK - 2000);
+            end_scan(f, 0, 1);
+            k = next_scan(f);
+        }
+        assert_in_range(f->now - given_up, pause, pause + 2000);
+        end_scan(f, ERR_BUSY, 5000);
+        given_up = f->now;
+        k = next_scan(f);
+    }
+    while (!is_from_start(&k)) {
+        end_scan(f, 0, 1);
+        k = next_scan(f);
+    }
+    end_scan(f, 0, 100); /* one that ends makes up for all */
+    given_up = f->now;
+    do {
+        k = next_scan(f);
+        end_scan(f, 0, 1);
+    } while (!is_from_start(&k));
+    assert_in_range(f->now - given_up, FULL_READ - 2000, FULL_READ + 2000);
+}
+
+static void test_long_reads_from_the_start_come_less_often(void **state)
+{
+    struct fixture *f = *state;
+    struct scan_key k = next_scan(f);
+    wall_ms ended;
+
+    end_scan(f, 0, 4500);
+    ended = f->now;
+    do {
+        k = next_scan(f);
+        end_scan(f, 0, 1);
+    } while (!is_from_start(&k));
+    assert_in_range(f->now - ended, 90000, 92000);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_quick_scans_read_the_slack_each_time, sched_setup,
+                                        sched_teardown),
+        cmocka_unit_test_setup_teardown(test_slow_scans_read_the_slack_less_often, sched_setup,
+                                        sched_teardown),
+        cmocka_unit_test_setup_teardown(test_very_slow_scans_still_read_the_slack, sched_setup,
+                                        sched_teardown),
+        cmocka_unit_test_setup_teardown(test_reads_from_the_start_that_never_end, sched_setup,
+                                        sched_teardown),
+        cmocka_unit_test_setup_teardown(test_long_reads_from_the_start_come_less_often, sched_setup,
+                                        sched_teardown),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
