@@ -156,7 +156,7 @@ void sched_finished(struct sched *s, wall_ms now, int rc, const struct finish_it
     }
     if (item->result == FINISH_LOST) {
         if (e->ghost) /* still alive after all: look at the row again */
-            lane_read_again(s, e->lane, now + s->cfg.scan_interval_ms);
+            lane_look_again(s, e->lane, e->next_attempt_time);
         else
             s->n_finishes_lost++;
         entry_forget(s, e);

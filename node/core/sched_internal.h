@@ -72,13 +72,17 @@ struct lane {
     wall_ms full_at;      /* when to read from the start again */
     wall_ms due_at;       /* when the next regular scan is due */
     wall_ms back_at;      /* when the slack may be read again */
-    uint32_t n_tracked;   /* WAITING and READY */
+    wall_ms look_at;      /* when to read the times from look_from to look_to; WALL_MAX = never */
+    wall_ms look_from;
+    wall_ms look_to;
+    uint32_t n_tracked; /* WAITING and READY */
     int32_t shard;
     int32_t number;
     uint8_t n_full_failed; /* reads from the start, one after the other */
-    bool truncated; /* more stands behind the cursor, within the look-ahead */
-    bool reading;   /* a SCAN of it is out */
-    bool owned;     /* by this node; of all lanes of a shard alike */
+    bool truncated;        /* more stands behind the cursor, within the look-ahead */
+    bool reading;          /* a SCAN of it is out */
+    bool in_slack;         /* that one reads the slack again */
+    bool owned;            /* by this node; of all lanes of a shard alike */
 };
 
 struct queue {
@@ -180,9 +184,11 @@ bool sched_owns(const struct sched *s, struct str service_name, int32_t shard);
 void scan_plan(struct sched *s, struct actions *out);
 /* The lane may read on when it has room: after an entry left it, or the cursor was set back. */
 void lane_wake(struct sched *s, struct lane *l);
-void lane_set_back(struct lane *l, wall_ms time, int64_t id);      /* read on from that task */
-void lane_read_again(struct sched *s, struct lane *l, wall_ms at); /* whole, at that time */
-void lane_start(struct sched *s, struct lane *l);                  /* (re)enters the scans */
+void lane_set_back(struct lane *l, wall_ms time, int64_t id); /* read on from that task */
+/* Reads the lane's rows of that next_attempt_time again at the next interval, wherever its cursor
+ * is. */
+void lane_look_again(struct sched *s, struct lane *l, wall_ms time);
+void lane_start(struct sched *s, struct lane *l); /* (re)enters the scans */
 void lane_stop(struct sched *s, struct lane *l);
 
 /* sched_claim.c */

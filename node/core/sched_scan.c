@@ -10,7 +10,8 @@
  * What has ended stays in the index until the database may forget it, which an old snapshot
  * elsewhere (a backup, a report) puts off for as long as it lasts: each read of a range then passes
  * over all that ended there. So the slack is read again less often when that takes long
- * (BACK_SHARE), but once within each slack; and a lane whose reads from the start never come to an
+ * (BACK_SHARE), but once within each slack; a row of a ghost that was still alive is looked at by
+ * itself (lane_look_again); and a lane whose reads from the start never come to an
  * end goes on from the slack, and begins at the start again after a pause that grows.
  *
  * Failures: a scan that came back with an error leaves the cursors alone and is asked again. A task
@@ -58,6 +59,7 @@ void lane_start(struct sched *s, struct lane *l)
 {
     l->cursor = l->missed = cursor_start; /* a scan that is out may have begun before */
     l->back_at = s->now;
+    l->look_at = WALL_MAX;
     l->n_full_failed = 0;
     l->full_at = s->now + s->cfg.full_read_ms;
     l->due_at = s->now;
@@ -87,12 +89,23 @@ void lane_set_back(struct lane *l, wall_ms time, int64_t id)
     l->truncated = true;
 }
 
-void lane_read_again(struct sched *s, struct lane *l, wall_ms at)
+void lane_look_again(struct sched *s, struct lane *l, wall_ms time)
 {
-    if (at < l->full_at)
-        l->full_at = at;
-    if (l->scan.pos && at < l->scan.key)
-        heap_move(&s->scans, &l->scan, at);
+    bool is_first = l->look_at == WALL_MAX;
+
+    if (is_first || time < l->look_from)
+        l->look_from = time;
+    if (is_first || time > l->look_to)
+        l->look_to = time;
+    if (is_first)
+        l->look_at = s->now + s->cfg.scan_interval_ms;
+    if (l->scan.pos && l->look_at < l->scan.key)
+        heap_move(&s->scans, &l->scan, l->look_at);
+}
+
+static wall_ms next_read(const struct lane *l)
+{
+    return l->look_at < l->due_at ? l->look_at : l->due_at;
 }
 
 /* Two scans at least within what one of them reads ahead, or tasks between two would be late. */
@@ -119,17 +132,23 @@ static bool lane_key(struct sched *s, struct lane *l, struct scan_key *k)
     bool is_due = l->due_at <= s->now;
     bool room = has_reading_room(s, l);
     struct cursor from = l->cursor;
+    wall_ms to = room ? s->now + s->cfg.lookahead_ms : s->now;
 
     if (l->full_at <= s->now && room) {
         l->full_at = s->now + s->cfg.full_read_ms;
         l->cursor = cursor_start;
         from = cursor_start;
     }
-    if (is_due) {
-        if (cursor_before(behind, from))
-            from = l->back_at <= s->now ? behind : from;
-        else if (!room)
+    l->in_slack = is_due && l->back_at <= s->now && cursor_before(behind, from);
+    if (l->in_slack) {
+        from = behind;
+    } else if (is_due) {
+        if (!room)
             return false; /* a backlog: what is in memory goes first */
+    } else if (l->look_at <= s->now) {
+        from = (struct cursor){l->look_from - 1, INT64_MAX};
+        to = l->look_to;
+        l->look_at = WALL_MAX;
     } else if (!l->truncated || !room) {
         return false;
     }
@@ -138,7 +157,7 @@ static bool lane_key(struct sched *s, struct lane *l, struct scan_key *k)
     k->lane = l->number;
     k->from_time = from.time;
     k->from_id = from.id;
-    k->to_time = room ? s->now + s->cfg.lookahead_ms : s->now;
+    k->to_time = to;
     k->ctx = l;
     return true;
 }
@@ -176,7 +195,7 @@ void scan_plan(struct sched *s, struct actions *out)
             l->due_at =
                 next_round(s, l->svc->conf->paused ? s->cfg.full_read_ms : scan_interval(s));
         if (!wanted) {
-            heap_move(&s->scans, &l->scan, l->due_at);
+            heap_move(&s->scans, &l->scan, next_read(l));
             continue;
         }
         heap_remove(&s->scans, &l->scan);
@@ -290,7 +309,7 @@ static void lane_read(struct sched *s, struct lane *l, const struct scan_key *k,
         else if (!l->svc->conf->paused)
             see_waiting(s, l, &rows[i]);
     }
-    lane_schedule(s, l, l->truncated && has_reading_room(s, l) ? s->now : l->due_at);
+    lane_schedule(s, l, l->truncated && has_reading_room(s, l) ? s->now : next_read(l));
 }
 
 static bool is_from_start(const struct scan_key *k)
@@ -319,10 +338,9 @@ static void lane_failed(struct sched *s, struct lane *l, const struct scan_key *
 /* It took so long. */
 static void lane_rest(struct sched *s, struct lane *l, const struct scan_key *k, int64_t took_ms)
 {
-    struct cursor from = {k->from_time, k->from_id};
     int64_t pause = took_ms * BACK_SHARE;
 
-    if (cursor_before(from, l->cursor))
+    if (l->in_slack)
         l->back_at = s->now + (pause < s->cfg.slack_ms ? pause : s->cfg.slack_ms);
     if (!is_from_start(k))
         return;

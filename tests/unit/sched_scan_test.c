@@ -163,6 +163,45 @@ static void test_long_reads_from_the_start_come_less_often(void **state)
     assert_in_range(f->now - ended, 90000, 92000);
 }
 
+/* Two attempts that were still alive when their time was up: the rows around them are read again,
+ * and neither the start of the index nor the slack waits for that. */
+static void test_rows_of_living_ghosts_are_looked_at(void **state)
+{
+    struct fixture *f = *state;
+    struct scan_row rows[2] = {0};
+    struct action finish[2];
+    struct scan_key k = next_scan(f);
+    wall_ms last = 0;
+    int n_looks = 0;
+
+    for (int i = 0; i < 2; i++)
+        rows[i] = (struct scan_row){.id = i + 1,
+                                    .next_attempt_time = T0 - 500 + 100 * i,
+                                    .status = TASK_SENDING,
+                                    .attempt = 1,
+                                    .deadline_at = T0 + 20100,
+                                    .priority = 5};
+    sched_scanned(f->s, f->now, 0, 1, keys, n_keys, rows, 2, &f->a);
+    while (f->now < T0 + 40000) {
+        size_t n = take_actions(f, ACTION_FINISH, finish, 2);
+
+        for (size_t i = 0; i < n; i++)
+            finished(f, &finish[i], FINISH_LOST);
+        k = next_scan(f);
+        assert_false(is_from_start(&k));
+        if (k.to_time == T0 - 400) {
+            assert_int_equal(k.from_time, T0 - 501);
+            assert_int_equal(k.from_id, INT64_MAX);
+            n_looks++;
+        } else if (reads_slack(f, &k)) {
+            assert_true(!last || f->now - last <= SLACK);
+            last = f->now;
+        }
+        end_scan(f, 0, 200);
+    }
+    assert_int_equal(n_looks, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -175,6 +214,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_reads_from_the_start_that_never_end, sched_setup,
                                         sched_teardown),
         cmocka_unit_test_setup_teardown(test_long_reads_from_the_start_come_less_often, sched_setup,
+                                        sched_teardown),
+        cmocka_unit_test_setup_teardown(test_rows_of_living_ghosts_are_looked_at, sched_setup,
                                         sched_teardown),
     };
 
