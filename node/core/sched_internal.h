@@ -73,11 +73,9 @@ struct lane {
     wall_ms due_at;       /* when the next regular scan is due */
     wall_ms back_at;      /* when the slack may be read again */
     wall_ms look_at;      /* when to read the times from look_from to look_to; WALL_MAX = never */
-    wall_ms look_from;
-    wall_ms look_to;
+    wall_ms look_from, look_to;
     uint32_t n_tracked; /* WAITING and READY */
-    int32_t shard;
-    int32_t number;
+    int32_t shard, number;
     uint8_t n_full_failed; /* reads from the start, one after the other */
     bool truncated;        /* more stands behind the cursor, within the look-ahead */
     bool reading;          /* a SCAN of it is out */
@@ -120,8 +118,7 @@ struct sched {
     struct str *members;   /* owned: one block with the names */
     size_t n_members;
     uint32_t n_owned; /* shards; counted when members or services have changed */
-    size_t n_svcs;
-    size_t cap_svcs;
+    size_t n_svcs, cap_svcs;
     struct heap timers; /* of entries */
     struct heap scans;  /* of lanes */
     struct svc *ring;   /* whose turn is next */
@@ -135,8 +132,7 @@ struct sched {
     wall_ms now;
     wall_ms pause_until; /* claims wait: the store did not take the last one */
     int64_t pause_ms;
-    bool store_up;
-    bool stopping;
+    bool store_up, stopping;
     uint64_t n_claims_lost, n_claims_early, n_finishes_lost, n_rescued;
 };
 
@@ -146,14 +142,13 @@ void entry_move(struct sched *s, struct entry *e, enum track to);
  * the task is read again). */
 struct entry *entry_add(struct sched *s, struct lane *l, int64_t id, int32_t attempt,
                         wall_ms next_attempt_time);
-/* True if one more task of the service may be tracked: the last quarter is kept for services with
- * few, so that backlogs of some leave room for others. */
+/* One more task may be tracked: the last quarter is kept for services with few. */
 bool svc_may_track(const struct sched *s, const struct svc *v);
 void entry_forget(struct sched *s, struct entry *e);
 void entry_wait(struct sched *s, struct entry *e, wall_ms until); /* → WAITING */
 struct action *actions_add(struct actions *a, enum action_kind kind);
 uint32_t sched_in_flight(const struct sched *s);
-/* Queued: known and not yet asked for. */
+/* Known and not yet asked for. */
 static inline bool is_queued(enum track t)
 {
     return t == TRACK_WAITING || t == TRACK_READY;
@@ -162,10 +157,9 @@ static inline struct entry *sched_entry(const struct sched *s, int64_t id)
 {
     return map64_find(&s->entries, (uint64_t)id);
 }
-void *sched_alloc(size_t size); /* zeroed; aborts when out of memory */
-void sched_must(int rc);        /* aborts unless 0 */
-/* The store did not take claims: they pause, longer each time. */
-void sched_store_pause(struct sched *s);
+void *sched_alloc(size_t size);          /* zeroed; aborts when out of memory */
+void sched_must(int rc);                 /* aborts unless 0 */
+void sched_store_pause(struct sched *s); /* claims pause, longer each time */
 
 /* sched_services.c */
 struct svc *svc_find(const struct sched *s, struct str name);
@@ -185,8 +179,7 @@ void scan_plan(struct sched *s, struct actions *out);
 /* The lane may read on when it has room: after an entry left it, or the cursor was set back. */
 void lane_wake(struct sched *s, struct lane *l);
 void lane_set_back(struct lane *l, wall_ms time, int64_t id); /* read on from that task */
-/* Reads the lane's rows of that next_attempt_time again at the next interval, wherever its cursor
- * is. */
+/* Reads the rows of that time again at the next interval, wherever the cursor is. */
 void lane_look_again(struct sched *s, struct lane *l, wall_ms time);
 void lane_start(struct sched *s, struct lane *l); /* (re)enters the scans */
 void lane_stop(struct sched *s, struct lane *l);
