@@ -5,7 +5,7 @@
 
 #include "common/hash.h"
 #include "common/heap.h"
-#include "node/core/sched.h"
+#include "node/core/sched_lane.h"
 
 #include <assert.h>
 
@@ -39,7 +39,6 @@ struct ghost {
     char policy[TASK_POLICY_MAX + 1];
 };
 
-struct lane;
 struct lease;
 struct entry {
     struct heap_node timer;    /* first, so that a node is its entry */
@@ -55,32 +54,6 @@ struct entry {
     int16_t tries; /* of the present FINISH; before it, of claims that were too early */
     uint8_t track; /* enum track; changed by entry_move alone */
     bool asked;    /* READY again after a claim whose answer was lost: it may have been won */
-};
-
-/* Position in the due index. */
-struct cursor {
-    wall_ms time;
-    int64_t id;
-};
-
-/* One (service, shard, lane): what is read of it. */
-struct lane {
-    struct heap_node scan; /* first; in `scans` unless paused, reading or stopped */
-    struct svc *svc;
-    struct cursor cursor; /* everything up to here was read once */
-    struct cursor missed; /* while reading: its end does not move the cursor past here */
-    wall_ms full_at;      /* when to read from the start again */
-    wall_ms due_at;       /* when the next regular scan is due */
-    wall_ms back_at;      /* when the slack may be read again */
-    wall_ms look_at;      /* when to read the times from look_from to look_to; WALL_MAX = never */
-    wall_ms look_from, look_to;
-    uint32_t n_tracked; /* WAITING and READY */
-    int32_t shard, number;
-    uint8_t n_full_failed; /* reads from the start, one after the other */
-    bool truncated;        /* more stands behind the cursor, within the look-ahead */
-    bool reading;          /* a SCAN of it is out */
-    bool in_slack;         /* that one reads the slack again */
-    bool owned;            /* by this node; of all lanes of a shard alike */
 };
 
 struct queue {
@@ -173,16 +146,6 @@ void drop_entries(struct sched *s, bool (*is_doomed)(const struct entry *e, cons
 /* sched_members.c */
 void sched_count_owned(struct sched *s);
 bool sched_owns(const struct sched *s, struct str service_name, int32_t shard);
-
-/* sched_scan.c */
-void scan_plan(struct sched *s, struct actions *out);
-/* The lane may read on when it has room: after an entry left it, or the cursor was set back. */
-void lane_wake(struct sched *s, struct lane *l);
-void lane_set_back(struct lane *l, wall_ms time, int64_t id); /* read on from that task */
-/* Reads the rows of that time again at the next interval, wherever the cursor is. */
-void lane_look_again(struct sched *s, struct lane *l, wall_ms time);
-void lane_start(struct sched *s, struct lane *l); /* (re)enters the scans */
-void lane_stop(struct sched *s, struct lane *l);
 
 /* sched_claim.c */
 void ready_push(struct sched *s, struct entry *e);

@@ -1,29 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is read of the due index, and when.
  *
- * Each lane has a cursor: everything up to it was read once. A regular scan begins a slack behind
- * now (or at the cursor, where that is further behind), so that it sees what was committed late,
- * and ends at the look-ahead. A lane with more rows than one scan brings is read on from its cursor
- * as soon as half of its room is free. A full read sets the cursor back to the start of the index;
- * it is then read forward in the same way, past what is known already.
+ * Each lane has a cursor: everything up to it was read once. A regular scan begins where commits
+ * may still have come late (at `seen`, the slack behind the scan before), or at the cursor where
+ * that is further behind, and ends at the look-ahead. A lane with more rows than one scan brings is
+ * read on from its cursor as soon as half of its room is free. A full read sets the cursor back to
+ * the start of the index; it is then read forward in the same way, past what is known already.
  *
  * What has ended stays in the index until the database may forget it, which an old snapshot
- * elsewhere (a backup, a report) puts off for as long as it lasts: each read of a range then passes
- * over all that ended there. So the slack is read again less often when that takes long
- * (BACK_SHARE), but once within each slack; a row of a ghost that was still alive is looked at by
- * itself (lane_look_again); and a lane whose reads from the start never come to an
- * end goes on from the slack, and begins at the start again after a pause that grows.
+ * elsewhere (a backup, a report) puts off for as long as it lasts: each read of a range passes over
+ * all that ended there. So when reading takes long, the slack is read again after a pause, of as
+ * much as the slack at most. Rows of ghosts that were still alive are looked at without the rest of
+ * their lane (lane_look_again). And a lane whose reads from the start never come to an end goes on
+ * from where it was, and begins at the start again after a pause that grows.
  *
- * Failures: a scan that came back with an error leaves the cursors alone and is asked again. A task
- * for which there is no room sets the cursor back before itself (lane_set_back); while a scan is
- * out, which may have begun before that task was there, its end does not go past it either. */
+ * Failures: a scan that came back with an error leaves the cursors alone and is asked again; only
+ * a look is not, since the next full read does the same. A task for which there is no room sets the
+ * cursor back before itself (lane_set_back); while a scan is out, which may have begun before that
+ * task was there, its end does not go past it either. */
 #include "node/core/sched_lease.h"
 
 #include <string.h>
 
 #define SCAN_ROWS 50000 /* that one scan may bring */
 #define LANE_ROWS 5000  /* of them, for one lane */
-#define BACK_SHARE 20   /* of the time since then is what reading the slack again may take */
+#define SLACK_PAUSE 20  /* times as long as a read took the slack is left alone */
 #define FULL_TRIES 3    /* reads from the start before a lane goes on without them */
 #define FULL_PAUSE_SHIFT_MAX 5
 
@@ -58,7 +59,9 @@ static void lane_schedule(struct sched *s, struct lane *l, wall_ms at)
 void lane_start(struct sched *s, struct lane *l)
 {
     l->cursor = l->missed = cursor_start; /* a scan that is out may have begun before */
-    l->back_at = s->now;
+    l->resume = (struct cursor){s->now - s->cfg.slack_ms, 0};
+    l->seen = WALL_NONE;
+    l->slack_at = s->now;
     l->look_at = WALL_MAX;
     l->n_full_failed = 0;
     l->full_at = s->now + s->cfg.full_read_ms;
@@ -86,6 +89,8 @@ void lane_set_back(struct lane *l, wall_ms time, int64_t id)
         l->cursor = before;
     if (cursor_before(before, l->missed))
         l->missed = before;
+    if (cursor_before(before, l->resume))
+        l->resume = before;
     l->truncated = true;
 }
 
@@ -125,33 +130,41 @@ static wall_ms next_round(const struct sched *s, int64_t interval_ms)
     return s->now - (s->now - phase) % interval_ms + interval_ms;
 }
 
+static void begin_at_start(struct sched *s, struct lane *l)
+{
+    l->full_at = s->now + s->cfg.full_read_ms;
+    if (cursor_before(cursor_start, l->cursor)) /* else the read before has not come to an end */
+        l->resume = l->cursor;
+    l->cursor = cursor_start;
+}
+
 /* Fills the key of the lane's next scan. Returns false when there is nothing to read now. */
 static bool lane_key(struct sched *s, struct lane *l, struct scan_key *k)
 {
-    struct cursor behind = {s->now - s->cfg.slack_ms, 0};
     bool is_due = l->due_at <= s->now;
     bool room = has_reading_room(s, l);
-    struct cursor from = l->cursor;
     wall_ms to = room ? s->now + s->cfg.lookahead_ms : s->now;
 
-    if (l->full_at <= s->now && room) {
-        l->full_at = s->now + s->cfg.full_read_ms;
-        l->cursor = cursor_start;
-        from = cursor_start;
-    }
-    l->in_slack = is_due && l->back_at <= s->now && cursor_before(behind, from);
-    if (l->in_slack) {
-        from = behind;
+    if (is_due && l->full_at <= s->now && room)
+        begin_at_start(s, l);
+    struct cursor from = l->cursor;
+    struct cursor seen = {l->seen, 0};
+    l->reads = READ_ON;
+    if (is_due && l->slack_at <= s->now && cursor_before(seen, from)) {
+        l->reads = READ_SLACK;
+        from = seen;
     } else if (is_due) {
         if (!room)
             return false; /* a backlog: what is in memory goes first */
     } else if (l->look_at <= s->now) {
+        l->reads = READ_LOOK;
         from = (struct cursor){l->look_from - 1, INT64_MAX};
         to = l->look_to;
         l->look_at = WALL_MAX;
     } else if (!l->truncated || !room) {
         return false;
     }
+    l->asked_at = s->now;
     k->service_name = l->svc->name;
     k->shard = l->shard;
     k->lane = l->number;
@@ -234,6 +247,10 @@ static void see_ghost(struct sched *s, struct lane *l, const struct scan_row *r)
         entry_forget(s, e);
         e = NULL;
     }
+    if (e && e->lane != l) { /* it went on to another lane, and was claimed there */
+        entry_forget(s, e);
+        e = NULL;
+    }
     if (!e) {
         if (!ghost_is_near(s, l->svc, r))
             return;
@@ -245,6 +262,7 @@ static void see_ghost(struct sched *s, struct lane *l, const struct scan_row *r)
         sched_must(heap_add(&s->timers, &e->timer, at));
     } else {
         heap_move(&s->timers, &e->timer, at);
+        e->next_attempt_time = r->next_attempt_time;
     }
     e->attempt = r->attempt;
     ghost_fill(e->ghost, r);
@@ -282,16 +300,35 @@ static void see_waiting(struct sched *s, struct lane *l, const struct scan_row *
         e->attempt = r->attempt;
 }
 
-/* After the rows of one key: where the lane stands now. */
-static void lane_read(struct sched *s, struct lane *l, const struct scan_key *k,
+static bool is_from_start(const struct scan_key *k)
+{
+    return k->from_time == cursor_start.time;
+}
+
+/* What the read up to `end` says: nothing that commits within the slack is missing before it. */
+static void see_up_to(struct sched *s, struct lane *l, const struct scan_key *k, wall_ms end)
+{
+    wall_ms settled = l->asked_at - s->cfg.slack_ms;
+
+    if (k->from_time > l->seen)
+        return; /* it left something out */
+    if (end > settled)
+        end = settled;
+    if (l->seen < end)
+        l->seen = end;
+}
+
+/* Where the lane stands after the rows of one key. */
+static void lane_move(struct sched *s, struct lane *l, const struct scan_key *k,
                       const struct scan_row *rows, size_t n)
 {
     struct cursor end = {k->to_time, INT64_MAX};
 
-    l->reading = false;
     if (n >= k->limit) {
         l->truncated = true;
         end = (struct cursor){rows[n - 1].next_attempt_time, rows[n - 1].id};
+        if (cursor_before(end, l->cursor))
+            l->cursor = end; /* what follows in the slack is to be read, too */
     } else if (!cursor_before(end, l->cursor)) {
         l->truncated = false;
     }
@@ -301,6 +338,27 @@ static void lane_read(struct sched *s, struct lane *l, const struct scan_key *k,
     }
     if (cursor_before(l->cursor, end))
         l->cursor = end;
+    see_up_to(s, l, k, end.time);
+}
+
+/* A look leaves the cursor where it is, which may be before it or behind. */
+static void look_on(struct sched *s, struct lane *l, const struct scan_key *k,
+                    const struct scan_row *rows, size_t n)
+{
+    if (n < k->limit || rows[n - 1].next_attempt_time <= k->from_time + 1)
+        return; /* more of one millisecond than a scan brings are left to the full read */
+    lane_look_again(s, l, rows[n - 1].next_attempt_time);
+    lane_look_again(s, l, k->to_time);
+}
+
+static void lane_read(struct sched *s, struct lane *l, const struct scan_key *k,
+                      const struct scan_row *rows, size_t n)
+{
+    l->reading = false;
+    if (l->reads == READ_LOOK)
+        look_on(s, l, k, rows, n);
+    else
+        lane_move(s, l, k, rows, n);
     if (!can_scan(s, l))
         return;
     for (size_t i = 0; i < n; i++) {
@@ -312,36 +370,38 @@ static void lane_read(struct sched *s, struct lane *l, const struct scan_key *k,
     lane_schedule(s, l, l->truncated && has_reading_room(s, l) ? s->now : next_read(l));
 }
 
-static bool is_from_start(const struct scan_key *k)
+/* The lane does without what stands at the start of the index, until it is tried again. */
+static void leave_start(struct sched *s, struct lane *l)
 {
-    return k->from_time == cursor_start.time;
+    int shift = l->n_full_failed - FULL_TRIES;
+
+    if (shift > FULL_PAUSE_SHIFT_MAX)
+        shift = FULL_PAUSE_SHIFT_MAX;
+    l->full_at = s->now + (s->cfg.full_read_ms << shift);
+    l->cursor = cursor_before(l->missed, l->resume) ? l->missed : l->resume;
+    l->truncated = true;
+    if (l->seen < l->cursor.time)
+        l->seen = l->cursor.time;
 }
 
 static void lane_failed(struct sched *s, struct lane *l, const struct scan_key *k)
 {
-    struct cursor behind = {s->now - s->cfg.slack_ms, 0};
-    int n;
-
     l->reading = false;
     if (is_from_start(k)) {
         l->n_full_failed += l->n_full_failed < UINT8_MAX;
-        n = l->n_full_failed - FULL_TRIES;
-        if (n >= 0) {
-            l->full_at = s->now + (s->cfg.full_read_ms
-                                   << (n < FULL_PAUSE_SHIFT_MAX ? n : FULL_PAUSE_SHIFT_MAX));
-            l->cursor = behind;
-        }
+        if (l->n_full_failed >= FULL_TRIES)
+            leave_start(s, l);
     }
     lane_schedule(s, l, s->now + s->cfg.scan_interval_ms);
 }
 
-/* It took so long. */
-static void lane_rest(struct sched *s, struct lane *l, const struct scan_key *k, int64_t took_ms)
+/* Reading must not be all that the database does. */
+static void lane_pause(struct sched *s, struct lane *l, const struct scan_key *k, int64_t took_ms)
 {
-    int64_t pause = took_ms * BACK_SHARE;
+    int64_t pause = took_ms * SLACK_PAUSE;
 
-    if (l->in_slack)
-        l->back_at = s->now + (pause < s->cfg.slack_ms ? pause : s->cfg.slack_ms);
+    if (l->reads == READ_SLACK)
+        l->slack_at = s->now + (pause < s->cfg.slack_ms ? pause : s->cfg.slack_ms);
     if (!is_from_start(k))
         return;
     l->n_full_failed = 0;
@@ -367,7 +427,7 @@ void sched_scanned(struct sched *s, wall_ms now, int rc, int64_t took_ms,
             lane_failed(s, l, &keys[i]);
             continue;
         }
-        lane_rest(s, l, &keys[i], took_ms);
+        lane_pause(s, l, &keys[i], took_ms);
         while (at < n_rows && rows[at].key == i)
             at++;
         lane_read(s, l, &keys[i], rows + begin, at - begin);

@@ -10,12 +10,9 @@
 #include "common/buf.h"
 #include "node/dispatch/address.h"
 #include "node/dispatch/dispatch.h"
+#include "node/dispatch/reply_internal.h"
 
 #define DISPATCH_HEADERS_MAX 32
-#define DISPATCH_ANSWER_HEADERS_MAX                                                                \
-    (64 * 1024) /* bytes, all header blocks of an answer together                                  \
-                 */
-#define DISPATCH_RETRY_AFTER_MAX 64
 #define DISPATCH_IDLE_SLOTS_MAX 512
 
 struct plain;
@@ -69,7 +66,7 @@ struct dispatch_slot {
     bool has_retry_after;
     bool has_length;
     int64_t length; /* the answer's Content-Length */
-    char retry_after[DISPATCH_RETRY_AFTER_MAX];
+    char retry_after[REPLY_RETRY_AFTER_MAX];
     char failure[96]; /* ours; "" = see curl_error */
     char curl_error[CURL_ERROR_SIZE];
     struct curl_slist headers[DISPATCH_HEADERS_MAX + 1];

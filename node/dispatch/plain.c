@@ -2,8 +2,8 @@
 /* Requests on the short way.
  *
  * A call stands in the heap of deadlines from its beginning to its end, so nothing can fail for
- * want of memory once it was taken: while libcurl connects for it, which has the time-out then, at
- * the end of time, and when it is to end in the next turn of the loop, at the beginning. */
+ * want of memory once it was taken: with NEVER as its key while libcurl, which keeps the time
+ * then, connects for it. */
 #include "node/dispatch/plain.h"
 
 #include <assert.h>
@@ -21,7 +21,8 @@
 #define SCHEME "http://"
 #define SCHEME_LEN (sizeof(SCHEME) - 1)
 #define SPARE_MAX 512
-#define TURN_MS 20      /* connecting for each turn would cost more than the request */
+#define TURN_MS 20 /* connecting for each turn would cost more than the request */
+#define NEVER INT64_MAX
 #define OVERDUE_MS 1000 /* a timer that has not come by then is not on its way */
 #define OUT_KEEP_MAX 16384
 #define BODY_COPY_MAX 8192 /* above that, copying costs more than a second piece */
@@ -94,12 +95,14 @@ static void call_put(struct plain *p, struct plain_call *c)
     }
     if (c->out.cap > OUT_KEEP_MAX)
         buf_fini(&c->out);
+    if (c->reply.body.cap > REPLY_KEEP_MAX)
+        buf_fini(&c->reply.body);
     TAILQ_INSERT_HEAD(&p->spare, c, link);
     p->n_spare++;
 }
 
-static void fail(struct plain_call *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
-static void fail(struct plain_call *c, const char *fmt, ...)
+static void set_failure(struct plain_call *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
+static void set_failure(struct plain_call *c, const char *fmt, ...)
 {
     va_list args;
 
@@ -115,13 +118,13 @@ static bool is_past_fence(const struct plain_call *c)
     return clock_mono() >= c->r->send_by;
 }
 
-static void fail_fenced(struct plain_call *c)
+static void set_fenced(struct plain_call *c)
 {
     if (c->is_tried) { /* given back, it would fare the same for ever */
-        fail(c, "no connection stood in time for its claim");
+        set_failure(c, "no connection stood in time for its claim");
         return;
     }
-    fail(c, "too late to be sent within its claim");
+    set_failure(c, "too late to be sent within its claim");
     c->r->answer.sent = false;
     c->r->is_unsent = false;
 }
@@ -141,7 +144,7 @@ static void timer_set(struct plain *p)
      * machine sleeps, and ours does not. */
     if (!first || (first->key >= p->timer_at && p->timer_at >= now - OVERDUE_MS))
         return;
-    if (first->key == INT64_MAX)
+    if (first->key == NEVER)
         return;
     ms = first->key > now ? first->key - now : 0;
     p->timer_at = first->key;
@@ -172,10 +175,11 @@ static void call_end(struct plain_call *c)
     call_put(p, c);
 }
 
-/* The same, but not before the loop's next turn. */
+/* The same, but from the timer. A millisecond later, so that it is not met by the timer's present
+ * round, which might then never end. */
 static void call_end_soon(struct plain_call *c)
 {
-    call_move(c, CALL_ENDED, 0);
+    call_move(c, CALL_ENDED, clock_mono() + 1);
 }
 
 /* ---- Sending -------------------------------------------------------------------------------- */
@@ -225,16 +229,16 @@ static ssize_t write_some(const struct plain_call *c)
     return sendmsg(c->conn->fd, &msg, MSG_NOSIGNAL);
 }
 
-/* When the connection is broken there may still be an answer to read, so that side says what became
- * of the request. */
-void call_write(struct plain_call *c)
+/* On a connection that is broken there may still be an answer to read, so that side says what
+ * became of the request. */
+static void call_write(struct plain_call *c)
 {
     while (!is_written(c)) {
         ssize_t n = write_some(c);
 
         if (n < 0 && errno == EINTR)
             continue;
-        if (n < 0 && errno == EAGAIN)
+        if (n < 0 && (errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM))
             (void)event_add(&c->conn->writable, NULL); /* else the time-out ends it */
         if (n < 0)
             return;
@@ -285,7 +289,7 @@ static int call_connect(struct plain_call *c)
     int rc;
 
     pool_count(c->p, c->origin);
-    call_move(c, CALL_CONNECTING, INT64_MAX);
+    call_move(c, CALL_CONNECTING, NEVER);
     rc = dispatch_connect(c->p->d, c, c->r, left_ms);
     if (rc)
         pool_discount(c->p, c->origin);
@@ -301,7 +305,7 @@ static struct plain_call *next_waiting(struct plain_origin *o)
         wait_remove(c);
         if (!is_past_fence(c))
             return c;
-        fail_fenced(c);
+        set_fenced(c);
         call_end_soon(c);
     }
     return NULL;
@@ -319,7 +323,7 @@ static void serve_waiting(struct plain *p)
         origin_hold(o);
         while (pool_has_room(p, o) && (c = next_waiting(o))) {
             if (call_connect(c)) {
-                fail(c, "out of memory");
+                set_failure(c, "out of memory");
                 call_end_soon(c);
             }
         }
@@ -412,14 +416,14 @@ static void call_read_end(struct plain_call *c, int error)
         reply_is_empty(&c->reply) ? "before an answer came" : "in the middle of the answer";
 
     if (error) {
-        fail(c, "the connection broke %s: %s", when, strerror(error));
+        set_failure(c, "the connection broke %s: %s", when, strerror(error));
     } else if (reply_is_empty(&c->reply)) {
-        fail(c, "the connection broke %s", when);
+        set_failure(c, "the connection broke %s", when);
     } else if (reply_end(&c->reply) == REPLY_DONE) {
         call_answered(c, false);
         return;
     } else {
-        fail(c, "%s", c->reply.failure);
+        set_failure(c, "%s", c->reply.failure);
     }
     call_failed(c);
 }
@@ -442,7 +446,7 @@ void call_read(struct plain_call *c, ssize_t len)
         call_answered(c, c->reply.keep_alive && used == (size_t)len && is_written(c));
         return;
     case REPLY_BAD:
-        fail(c, "%s", c->reply.failure);
+        set_failure(c, "%s", c->reply.failure);
         call_failed(c);
         return;
     }
@@ -463,17 +467,17 @@ static void call_timed_out(struct plain_call *c)
         struct plain_origin *o = c->origin;
 
         wait_remove(c);
-        fail(c, "timed out after %lld ms in line for a connection", ms);
+        set_failure(c, "timed out after %lld ms in line for a connection", ms);
         c->r->is_unsent = false; /* that says nothing about the service */
         if (is_past_fence(c))
-            fail_fenced(c);
-        origin_put(c->p, o);
+            set_fenced(c);
+        origin_drop_unused(c->p, o);
         call_end(c);
         return;
     }
     assert(c->state == CALL_SENT);
-    fail(c, "timed out after %lld ms %s", ms,
-         c->reply.is_begun ? "in the middle of the answer" : "without an answer");
+    set_failure(c, "timed out after %lld ms %s", ms,
+                c->reply.is_begun ? "in the middle of the answer" : "without an answer");
     call_failed(c);
 }
 
@@ -485,7 +489,7 @@ static void on_timer(evutil_socket_t fd, short events, void *ctx)
 
     (void)fd;
     (void)events;
-    p->timer_at = INT64_MAX;
+    p->timer_at = NEVER;
     while ((first = heap_first(&p->deadlines)) && first->key <= now) {
         struct plain_call *c = call_of(first);
 
@@ -495,6 +499,18 @@ static void on_timer(evutil_socket_t fd, short events, void *ctx)
             call_timed_out(c);
     }
     timer_set(p);
+}
+
+/* When the request did not fit behind the one before, its first byte leaves here. */
+void call_writable(struct plain_call *c)
+{
+    if (c->n_written || !is_past_fence(c)) {
+        call_write(c);
+        return;
+    }
+    c->left_us = 0;
+    set_fenced(c);
+    call_failed(c);
 }
 
 void plain_check_stalls(struct plain *p, mono_ms now)
@@ -507,7 +523,7 @@ void plain_check_stalls(struct plain *p, mono_ms now)
             c->heard_at = now;
             c->is_heard = false;
         } else if (c->reply.is_begun && now - c->heard_at >= p->d->low_speed_ms) {
-            fail(c, "the answer stood still for %lld ms", (long long)(now - c->heard_at));
+            set_failure(c, "the answer stood still for %lld ms", (long long)(now - c->heard_at));
             call_failed(c);
         }
     }
@@ -526,7 +542,7 @@ static int call_begin(struct plain_call *c)
 
     origin_hold(o);
     if (is_past_fence(c)) {
-        fail_fenced(c);
+        set_fenced(c);
         call_end_soon(c);
     } else if ((conn = pool_take(o))) {
         call_send(c, conn);
@@ -561,8 +577,8 @@ int plain_start(struct plain *p, struct dispatch_request *r)
         call_put(p, c);
         return ERR_NOMEM;
     }
-    if (heap_add(&p->deadlines, &c->deadline, INT64_MAX)) {
-        origin_put(p, c->origin);
+    if (heap_add(&p->deadlines, &c->deadline, NEVER)) {
+        origin_drop_unused(p, c->origin);
         call_put(p, c);
         return ERR_NOMEM;
     }
@@ -580,18 +596,20 @@ void plain_connected(struct plain_call *c, int fd)
 
     c->is_tried = true;
     c->state = CALL_ENDED;
-    if (!conn)
-        fail(c, "out of memory");
-    else if (is_past_fence(c))
-        fail_fenced(c);
-    else {
+    if (!conn) {
+        set_failure(c, "out of memory");
+        serve_waiting(c->p);
+    } else if (is_past_fence(c)) {
+        set_fenced(c);
+        conn_next(conn);
+    } else if (!pool_is_usable(conn)) {
+        set_failure(c, "the service closed the connection, or spoke, before it was asked");
+        pool_close(conn);
+        serve_waiting(c->p);
+    } else {
         call_send(c, conn);
         return;
     }
-    if (conn)
-        conn_next(conn);
-    else
-        serve_waiting(c->p);
     call_end(c);
 }
 
@@ -615,7 +633,7 @@ struct plain *plain_new(struct dispatch *d, const struct dispatch_config *cfg)
     p->max_conns = cfg->max_connections;
     p->max_per_host = cfg->max_per_host;
     p->refresh_ms = cfg->refresh_ms;
-    p->timer_at = INT64_MAX;
+    p->timer_at = NEVER;
     TAILQ_INIT(&p->sent);
     TAILQ_INIT(&p->spare);
     pool_init(p);
@@ -630,7 +648,7 @@ static void call_forget(struct plain_call *c)
     heap_remove(&p->deadlines, &c->deadline);
     if (c->state == CALL_WAITING) {
         wait_remove(c);
-        origin_put(p, c->origin);
+        origin_drop_unused(p, c->origin);
     } else if (c->state == CALL_CONNECTING) {
         pool_discount(p, c->origin);
     } else if (c->state == CALL_SENT) {

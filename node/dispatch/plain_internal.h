@@ -24,6 +24,7 @@ struct plain_conn {
     struct event readable;             /* added as long as it lives */
     struct event writable;             /* added while a request does not fit */
     int fd;
+    bool is_idle; /* in both lists */
     mono_ms opened_at;
 };
 
@@ -95,7 +96,7 @@ struct plain_origin *origin_get(struct plain *p, struct str name);
 void origin_hold(struct plain_origin *o);
 void origin_release(struct plain *p, struct plain_origin *o);
 /* Forgets it if nothing of it is left. */
-void origin_put(struct plain *p, struct plain_origin *o);
+void origin_drop_unused(struct plain *p, struct plain_origin *o);
 
 /* An idle connection that may be used, taken out of the pool; NULL if there is none. */
 struct plain_conn *pool_take(struct plain_origin *o);
@@ -119,7 +120,7 @@ void pool_init(struct plain *p);
 
 /* ---- plain.c, called by a connection's events ---- */
 
-void call_write(struct plain_call *c);
+void call_writable(struct plain_call *c);
 /* len < 0: an error, in errno; 0: the end. */
 void call_read(struct plain_call *c, ssize_t len);
 

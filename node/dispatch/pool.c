@@ -72,7 +72,7 @@ static void origin_unlink(struct plain *p, const struct plain_origin *o)
     }
 }
 
-void origin_put(struct plain *p, struct plain_origin *o)
+void origin_drop_unused(struct plain *p, struct plain_origin *o)
 {
     if (o->n_conns || o->n_held || !TAILQ_EMPTY(&o->waiting))
         return;
@@ -91,7 +91,7 @@ void origin_release(struct plain *p, struct plain_origin *o)
 {
     assert(o->n_held > 0);
     o->n_held--;
-    origin_put(p, o);
+    origin_drop_unused(p, o);
 }
 
 /* ---- The pool ------------------------------------------------------------------------------- */
@@ -100,6 +100,7 @@ static void pool_remove(struct plain_conn *c)
 {
     TAILQ_REMOVE(&c->origin->idle, c, link);
     TAILQ_REMOVE(&c->p->idle, c, pool_link);
+    c->is_idle = false;
 }
 
 bool pool_is_usable(const struct plain_conn *c)
@@ -145,7 +146,7 @@ void pool_discount(struct plain *p, struct plain_origin *o)
     assert(o->n_conns > 0 && p->n_conns > 0);
     o->n_conns--;
     p->n_conns--;
-    origin_put(p, o);
+    origin_drop_unused(p, o);
 }
 
 static void idle_timer_set(struct plain *p)
@@ -159,6 +160,7 @@ static void idle_timer_set(struct plain *p)
 void pool_keep(struct plain_conn *c)
 {
     c->call = NULL;
+    c->is_idle = true;
     TAILQ_INSERT_HEAD(&c->origin->idle, c, link);
     TAILQ_INSERT_TAIL(&c->p->idle, c, pool_link);
     idle_timer_set(c->p);
@@ -224,7 +226,7 @@ static void on_writable(evutil_socket_t fd, short events, void *ctx)
     (void)fd;
     (void)events;
     assert(c->call);
-    call_write(c->call);
+    call_writable(c->call);
 }
 
 struct plain_conn *pool_open(struct plain *p, struct plain_origin *o, int fd)
@@ -249,7 +251,7 @@ struct plain_conn *pool_open(struct plain *p, struct plain_origin *o, int fd)
 
 void pool_close(struct plain_conn *c)
 {
-    if (!c->call)
+    if (c->is_idle)
         pool_remove(c);
     (void)event_del(&c->readable); /* these fail for one that was never assigned only */
     (void)event_del(&c->writable);

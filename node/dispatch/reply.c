@@ -6,7 +6,6 @@
 #include <string.h>
 #include <strings.h>
 
-#define KEEP_BODY_MAX 4096
 /* What a 1xx counts at least against the limit of headers, so that there is an end to them. */
 #define STATUS_LINE_LEN 16
 
@@ -205,10 +204,10 @@ void reply_begin(struct reply *r, size_t max_body)
 {
     struct buf kept = r->body;
 
-    if (kept.cap > KEEP_BODY_MAX)
+    if (kept.cap > REPLY_KEEP_MAX)
         buf_fini(&kept);
     buf_clear(&kept);
-    memset(r, 0, offsetof(struct reply, retry_after));
+    memset(r, 0, offsetof(struct reply, retry_after)); /* the texts behind have lengths */
     r->body = kept;
     r->failure[0] = '\0';
     r->max_body = max_body;

@@ -4,8 +4,8 @@
  *
  * An answer ends with its Content-Length, its last chunk, its head (204, 304), or the connection.
  * 1xx are passed over. A body above the limit is cut, which is no fault. */
-#ifndef JF_DISPATCH_REPLY_H
-#define JF_DISPATCH_REPLY_H
+#ifndef JF_DISPATCH_REPLY_INTERNAL_H
+#define JF_DISPATCH_REPLY_INTERNAL_H
 
 #include <http_parser.h>
 
@@ -13,6 +13,7 @@
 
 #define REPLY_HEADERS_MAX (64 * 1024) /* bytes, all header blocks of an answer together */
 #define REPLY_RETRY_AFTER_MAX 64      /* no form of it is as long */
+#define REPLY_KEEP_MAX 4096           /* bytes of the body's buffer that are kept */
 
 enum reply_state {
     REPLY_MORE, /* its end has not come */

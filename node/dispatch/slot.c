@@ -164,8 +164,8 @@ static size_t on_header(char *p, size_t size, size_t n, void *ctx)
 
     s->is_heard = true;
     s->answer_header_len += len;
-    if (s->answer_header_len > DISPATCH_ANSWER_HEADERS_MAX) {
-        slot_fail(s, "the answer's headers are above %d bytes", DISPATCH_ANSWER_HEADERS_MAX);
+    if (s->answer_header_len > REPLY_HEADERS_MAX) {
+        slot_fail(s, "the answer's headers are above %d bytes", REPLY_HEADERS_MAX);
         return 0;
     }
     if (len > 5 && !memcmp(p, "HTTP/", 5))

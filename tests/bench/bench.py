@@ -34,7 +34,7 @@ SECTIONS = {
     "mariadb": (sections.mariadb, "stores", ("mariadb",)),
     "slow": (sections_long.slow_disk, "slow_single", ("slow",)),
     "pending": (sections_long.pending, "pending", ("pending",)),
-    "aged": (sections_long.aged, "aged", ("aged",)),
+    "aged": (sections_long.aged, "aged", ("aged", "aged_limit", "aged_p50", "aged_p99", "aged_max")),
     "cluster": (sections_long.cluster, "cluster", ("cluster",)),
     "profile": (sections_long.profile, "cpu", ("profile",)),
 }

@@ -33,6 +33,11 @@ class Peer:
         file = self.folder / "needs"
         return file.read_text(encoding="utf-8").split() if file.exists() else []
 
+    def jobs(self, wanted):
+        """How many it gets: a file may say that it is too slow for more, so that a run ends."""
+        file = self.folder / "most_jobs"
+        return min(wanted, int(file.read_text())) if file.exists() else wanted
+
     def setup(self):
         self.home.mkdir(parents=True, exist_ok=True)
         (self.home / STAMP).unlink(missing_ok=True)
@@ -101,6 +106,7 @@ def start(plan, peers, server, receiver_url, folder):
 def measurements(plan, peer):
     """All of one peer, as (group, measurement)."""
     sizes, figures = plan.sizes, plan.figures
+    jobs = peer.jobs(sizes.peer)
 
     def rate(row, *words):
         return plan.rate(row, peer.label, lambda: peer.measure(*words))
@@ -116,11 +122,11 @@ def measurements(plan, peer):
             figures.add(row, peer.label, found[key])
 
     return [
-        ("submissions", rate("batch", "enqueue_batch", sizes.peer)),
-        ("submissions", rate("single", "enqueue_single", sizes.peer)),
-        ("lifecycles", rate("lifecycle", "lifecycle", sizes.peer)),
-        ("lifecycles", rate("lifecycle_http", "lifecycle_http", sizes.peer)),
-        ("lifecycles", rate("drain", "drain", sizes.peer)),
+        ("submissions", rate("batch", "enqueue_batch", jobs)),
+        ("submissions", rate("single", "enqueue_single", jobs)),
+        ("lifecycles", rate("lifecycle", "lifecycle", jobs)),
+        ("lifecycles", rate("lifecycle_http", "lifecycle_http", jobs)),
+        ("lifecycles", rate("drain", "drain", jobs)),
         ("lateness", Measurement("late_p50", peer.label, lateness)),
         ("lateness", burst("burst", "burst")),
         ("lateness", burst("burst_http", "burst_http")),

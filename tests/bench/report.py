@@ -19,7 +19,7 @@ TABLES = [
     ("Stores", ("stores", "deadlocks")),
     ("Slower disks, 256 connections", ("slow_single", "slow_batch", "slow_lifecycle")),
     ("Pending tasks", ("pending", "pending_pair", "pending_memory")),
-    ("Ageing", ("aged",)),
+    ("Ageing", ("aged", "aged_limit", "aged_p50", "aged_p99", "aged_max")),
     ("Cluster", ("cluster", "wasted")),
 ]
 LIMIT_PARTS = TABLES[1][0]  # whose other rows are in the table before

@@ -16,6 +16,7 @@ from sections import NODE, emptied, lifecycle, note_fsync
 
 SHARDS = 12  # of the service in a cluster, so that each node owns some
 PROFILE_LINES = 40
+SNAPSHOT_RATE = 10_000  # tasks a second while a snapshot grows old
 
 
 def slow_disk(plan, _wanted, _peers):
@@ -88,8 +89,20 @@ def aged(plan, _wanted, _peers):
             plan.programs, plan.subfolder("aged-node"), server.database("jobflow"))))
 
         def measure(subject):
-            plan.by_turns("ageing", [plan.rate(
-                "aged", subject, lambda: rig.bench("lifecycle", sizes.lifecycle))])
+            plan.by_turns("ageing", [
+                plan.rate("aged", subject, lambda: rig.bench("lifecycle", sizes.lifecycle)),
+                plan.rate("aged_limit", subject, lambda: plan.programs.limit(
+                    rig.database, "lifecycle", sizes.limit, batch=500)[0])])
+
+        def grow_old(snapshot, subject):
+            """A minute at a time; the first one also warms up."""
+            while snapshot.age() < sizes.snapshot_s:
+                plan.say(f"{SNAPSHOT_RATE:,} a second, the snapshot is {snapshot.age():.0f} s old")
+                seconds = max(1, min(60, round(sizes.snapshot_s - snapshot.age())))
+                found = rig.bench("lateness", SNAPSHOT_RATE * seconds, rate=SNAPSHOT_RATE,
+                                  size=SNAPSHOT_RATE // 1000, connections=16)
+                for row in ("p50", "p99", "max"):
+                    plan.figures.add(f"aged_{row}", subject, found[f"{row}_ms"])
 
         measure(f"{NODE}, fresh")
         plan.say(f"{sizes.finished:,} finished tasks")
@@ -97,9 +110,7 @@ def aged(plan, _wanted, _peers):
         rig.database.settle()
         measure(f"{NODE}, {sizes.finished:,} finished")
         snapshot = stack.enter_context(contextlib.closing(Snapshot(rig.database)))
-        while snapshot.age() < sizes.snapshot_s:
-            plan.say(f"under load, the snapshot is {snapshot.age():.0f} s old")
-            rig.bench("lifecycle", sizes.lifecycle)
+        grow_old(snapshot, f"{NODE}, {sizes.finished:,} finished and an old snapshot")
         measure(f"{NODE}, {sizes.finished:,} finished and an old snapshot")
         plan.figures.notes["aged"] = {"finished": sizes.finished,
                                       "snapshot_s": round(snapshot.age())}

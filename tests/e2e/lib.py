@@ -197,6 +197,16 @@ class Sqlite:
         pass
 
 
+def server_user(name):
+    """Whom a server runs as when we are root, since it refuses that. Its package may have made no user."""
+    if os.geteuid() != 0:
+        return None
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        return pwd.getpwnam("nobody")
+
+
 class Postgres:
     """A server of its own, run as the user postgres when we are root (it refuses root)."""
 
@@ -206,7 +216,7 @@ class Postgres:
         self.bin = sorted(glob.glob("/usr/lib/postgresql/*/bin"))[-1]
         self.folder = folder / "postgres"
         self.folder.mkdir()
-        self.user = pwd.getpwnam("postgres") if os.geteuid() == 0 else None
+        self.user = server_user("postgres")
         if self.user:
             os.chown(self.folder, self.user.pw_uid, self.user.pw_gid)
         self.port = free_port()
@@ -268,7 +278,7 @@ class Mysql:
     def __init__(self, folder, start=True):
         self.folder = folder / "mysql"
         self.folder.mkdir()
-        self.user = pwd.getpwnam("mysql") if os.geteuid() == 0 else None
+        self.user = server_user("mysql")
         if self.user:
             os.chown(self.folder, self.user.pw_uid, self.user.pw_gid)
         self.port = free_port()

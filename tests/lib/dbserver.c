@@ -313,8 +313,10 @@ static int choose_user(struct dbserver *s, struct err *err)
         return 0;
     pw = getpwnam(s->kind->user);
     if (!pw)
+        pw = getpwnam("nobody"); /* its package made no user */
+    if (!pw)
         return err_set(err, ERR_NOT_FOUND,
-                       "the server does not run as root, and there is no user %s", s->kind->user);
+                       "the server does not run as root, and there is no user nobody");
     s->switch_user = true;
     s->uid = pw->pw_uid;
     s->gid = pw->pw_gid;
