@@ -126,10 +126,17 @@ etcd_start() {
     wait_for 30 "etcd" curl -sf "$ETCD_URL/health"
 }
 
+# The package of MariaDB's server alone makes no user.
+mysql_user() {
+    if id mysql >/dev/null 2>&1; then echo mysql; else echo nobody; fi
+}
+
 # As a user of its own when we are root, in place of the (sub)shell.
 exec_as_mysql() {
+    local user
     if [ "$(id -u)" -eq 0 ]; then
-        exec setpriv --reuid=mysql --regid=mysql --clear-groups "$@"
+        user=$(mysql_user)
+        exec setpriv --reuid="$(id -u "$user")" --regid="$(id -g "$user")" --clear-groups "$@"
     else
         exec "$@"
     fi
@@ -144,7 +151,7 @@ mysql_start() {
         die "MariaDB's server is not installed: ./scripts/setup --mysql"
     port=$(free_port)
     if [ "$(id -u)" -eq 0 ]; then
-        chown mysql "$dir"
+        chown "$(mysql_user)" "$dir"
     fi
     (cd "$dir" && exec_as_mysql mariadb-install-db --no-defaults --datadir="$dir/data" \
         --tmpdir="$dir" \

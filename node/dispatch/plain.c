@@ -602,10 +602,6 @@ void plain_connected(struct plain_call *c, int fd)
     } else if (is_past_fence(c)) {
         set_fenced(c);
         conn_next(conn);
-    } else if (!pool_is_usable(conn)) {
-        set_failure(c, "the service closed the connection, or spoke, before it was asked");
-        pool_close(conn);
-        serve_waiting(c->p);
     } else {
         call_send(c, conn);
         return;

@@ -266,7 +266,7 @@ int main(int argc, char **argv)
     if (!b.base)
         die("no loop");
     if (b.opt.mode != MODE_PULL)
-        b.receiver = receiver_start((uint16_t)b.opt.receiver_port, &b.tally);
+        b.receiver = receiver_start((uint16_t)b.opt.receiver_port, &b.tally, (struct str){0});
     register_service(&b);
     if (b.opt.mode == MODE_PULL)
         b.workers = workers_start(b.base, &b.opt, b.service, &b.tally);

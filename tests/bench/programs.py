@@ -67,12 +67,27 @@ class Programs:
                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                        stderr=subprocess.DEVNULL)
 
-    def receiver(self):
-        """Starts a receiver; the process and its URL."""
-        process = subprocess.Popen([self.jfreceiver, "0"], stdin=subprocess.DEVNULL,
+    def start_receiver(self, *words):
+        """The process and its port."""
+        process = subprocess.Popen([self.jfreceiver, "0", *words], stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, text=True,
                                    preexec_fn=lib.die_with_parent())
-        return process, f"http://{HOST}:{int(process.stdout.readline())}/jobflow/run"
+        return process, int(process.stdout.readline())
+
+    def receiver(self):
+        """Starts a receiver; the process and its URL."""
+        process, port = self.start_receiver()
+        return process, f"http://{HOST}:{port}/jobflow/run"
+
+    def stub(self, n, **options):
+        """Submissions to a server that answers as a node and stores nothing; one JSON object."""
+        process, port = self.start_receiver("stub")
+        try:
+            words = [f"{name}={value}" for name, value in options.items()]
+            return run([self.jfbench, port, "submit", n, *words], 600)[0]
+        finally:
+            process.terminate()
+            process.wait(30)
 
 
 def fsync_figure(server):

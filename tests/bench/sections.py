@@ -11,6 +11,7 @@ from rigs import Mariadb, Postgres, Rig, SqliteDatabase
 NODE = "JobFlow"
 LIMIT = "limit, 1 session"
 LIMIT_2 = "limit, 2 sessions"
+LIMIT_HTTP = "limit, HTTP alone"  # nothing is stored
 MODES = {"push": NODE, "batch": f"{NODE}, batch push", "pull": f"{NODE}, pull"}
 
 
@@ -37,7 +38,9 @@ def submissions(plan, rig, subject):
     return [plan.rate("batch", subject, lambda: emptied(rig, "submit", sizes.batch, size=500,
                                                         connections=4)),
             plan.rate("single", subject, lambda: emptied(rig, "submit", sizes.single, size=1,
-                                                         connections=64))]
+                                                         connections=64)),
+            plan.rate("single", LIMIT_HTTP, lambda: plan.programs.stub(
+                sizes.single, size=1, connections=64))]
 
 
 def lifecycles(plan, rig, modes):
