@@ -68,7 +68,7 @@ struct config {
     int64_t snooze_cap_ms;               /* retry.snooze_cap, default 24h */
     int64_t full_read_ms;                /* scheduler.full_read, default 60s */
     int64_t ghost_margin_ms;             /* scheduler.ghost_margin, default 60s */
-    uint32_t lane_limit;                 /* scheduler.lane_limit, default 20000 */
+    uint32_t lane_limit;                 /* scheduler.lane_limit, default 50000 */
     int64_t lookahead_ms;                /* scheduler.lookahead, default 2s */
     uint32_t max_tracked;                /* scheduler.max_tracked, default 200000 */
     int64_t scan_interval_ms;            /* scheduler.scan_interval, default 1s */

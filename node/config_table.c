@@ -210,7 +210,7 @@ const struct config_key config_keys[] = {
     {"retry.snooze_cap", DURATION(snooze_cap_ms, "24h", 1, 365 * DAY)},
     {"scheduler.full_read", DURATION(full_read_ms, "60s", 100, DAY)},
     {"scheduler.ghost_margin", DURATION(ghost_margin_ms, "60s", 10, DAY)},
-    {"scheduler.lane_limit", U32(lane_limit, "20000", 2, 1e6)},
+    {"scheduler.lane_limit", U32(lane_limit, "50000", 2, 1e6)},
     {"scheduler.lookahead", DURATION(lookahead_ms, "2s", 10, HOUR)},
     {"scheduler.max_tracked", U32(max_tracked, "200000", 1, 1e7)},
     {"scheduler.scan_interval", DURATION(scan_interval_ms, "1s", 10, HOUR)},

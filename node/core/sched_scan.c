@@ -327,8 +327,6 @@ static void lane_move(struct sched *s, struct lane *l, const struct scan_key *k,
     if (n >= k->limit) {
         l->truncated = true;
         end = (struct cursor){rows[n - 1].next_attempt_time, rows[n - 1].id};
-        if (cursor_before(end, l->cursor))
-            l->cursor = end; /* what follows in the slack is to be read, too */
     } else if (!cursor_before(end, l->cursor)) {
         l->truncated = false;
     }
