@@ -131,8 +131,7 @@ struct hint {
 enum hint_result sched_hint(struct sched *s, wall_ms now, const struct hint *hint);
 
 /* The answer to the SCAN actions of one pass, which took so long. rc != 0: they are asked again at
- * the next interval.
- * keys in the order of the actions; rows as struct scan_op says. */
+ * the next interval. keys in the order of the actions; rows as struct scan_op says. */
 void sched_scanned(struct sched *s, wall_ms now, int rc, int64_t took_ms,
                    const struct scan_key *keys, size_t n_keys, const struct scan_row *rows,
                    size_t n_rows, struct actions *out);

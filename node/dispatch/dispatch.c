@@ -18,8 +18,6 @@
 /* How often answers are looked at that stand still. */
 #define STALL_CHECK_MIN_MS 10
 #define STALL_CHECK_MAX_MS 1000
-/* A timer that has not come by then is not on its way. */
-#define OVERDUE_MS 1000
 
 static void running_add(struct dispatch *d, struct dispatch_slot *s)
 {
@@ -109,8 +107,7 @@ static void end_done(struct dispatch *d)
     }
 }
 
-/* A timer that cannot be added for want of memory fires at once instead of never. */
-static void timer_set(struct event *timer, int64_t ms)
+void dispatch_timer_set(struct event *timer, int64_t ms)
 {
     struct timeval tv = {.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000};
 
@@ -148,8 +145,8 @@ static int on_timeout_change(CURLM *multi, long timeout_ms, void *ctx)
     (void)multi;
     if (timeout_ms < 0)
         (void)evtimer_del(&d->timer);
-    else if (at < d->timer_at || d->timer_at < now - OVERDUE_MS)
-        timer_set(&d->timer, timeout_ms);
+    else if (at < d->timer_at || d->timer_at < now - DISPATCH_OVERDUE_MS)
+        dispatch_timer_set(&d->timer, timeout_ms);
     else
         return 0;
     d->timer_at = at;
@@ -161,7 +158,7 @@ static void stall_timer_set(struct dispatch *d)
     int64_t ms = d->low_speed_ms / 4;
 
     ms = ms < STALL_CHECK_MIN_MS ? STALL_CHECK_MIN_MS : ms;
-    timer_set(&d->stall_timer, ms > STALL_CHECK_MAX_MS ? STALL_CHECK_MAX_MS : ms);
+    dispatch_timer_set(&d->stall_timer, ms > STALL_CHECK_MAX_MS ? STALL_CHECK_MAX_MS : ms);
 }
 
 /* libcurl's own low-speed limit would count the time that a handler works before it answers, too.
@@ -282,8 +279,8 @@ static bool is_http_url(const char *url)
     return !strncasecmp(url, "http://", 7) || !strncasecmp(url, "https://", 8);
 }
 
-static int slot_start(struct dispatch *d, struct dispatch_request *r, struct plain_call *call,
-                      int64_t timeout_ms)
+int dispatch_by_libcurl(struct dispatch *d, struct dispatch_request *r, struct plain_call *call,
+                        int64_t timeout_ms)
 {
     struct dispatch_slot *s = idle_take(d);
 
@@ -297,21 +294,18 @@ static int slot_start(struct dispatch *d, struct dispatch_request *r, struct pla
     return 0;
 }
 
-int dispatch_connect(struct dispatch *d, struct plain_call *call, struct dispatch_request *r,
-                     int64_t timeout_ms)
-{
-    return slot_start(d, r, call, timeout_ms);
-}
-
 int dispatch_start(struct dispatch *d, struct dispatch_request *r, struct err *err)
 {
+    struct plain_target target;
+
     assert(r->on_done);
     if (!is_http_url(r->url))
         return err_set(err, ERR_INVALID, "the URL has to begin with http:// or https://");
     if (r->n_headers > DISPATCH_HEADERS_MAX)
         return err_set(err, ERR_INVALID, "more than %d headers", DISPATCH_HEADERS_MAX);
     d->n_in_flight++;
-    if (plain_takes(r->url) ? plain_start(d->plain, r) : slot_start(d, r, NULL, r->timeout_ms)) {
+    if (plain_split(r->url, &target) ? plain_start(d->plain, r, &target)
+                                     : dispatch_by_libcurl(d, r, NULL, r->timeout_ms)) {
         d->n_in_flight--;
         return err_set(err, ERR_NOMEM, "out of memory");
     }

@@ -14,6 +14,8 @@
 
 #define DISPATCH_HEADERS_MAX 32
 #define DISPATCH_IDLE_SLOTS_MAX 512
+/* A timer that has not come by then is not on its way. */
+#define DISPATCH_OVERDUE_MS 1000
 
 struct plain;
 struct plain_call;
@@ -76,10 +78,13 @@ struct dispatch_slot {
  * be called from a callback of libcurl. */
 void dispatch_advance(struct dispatch *d, curl_socket_t fd, int what);
 
-/* Has libcurl connect to the request's host for a call of the short way, which hears of it by
+/* Has libcurl do the request, or only connect for a call of the short way, which hears of it by
  * plain_connected or plain_unconnected, not from inside. Errors: ERR_NOMEM. */
-MUST_CHECK int dispatch_connect(struct dispatch *d, struct plain_call *call,
-                                struct dispatch_request *r, int64_t timeout_ms);
+MUST_CHECK int dispatch_by_libcurl(struct dispatch *d, struct dispatch_request *r,
+                                   struct plain_call *call, int64_t timeout_ms);
+
+/* One that cannot be added for want of memory fires at once instead of never. */
+void dispatch_timer_set(struct event *timer, int64_t ms);
 
 /* Gives back a request whose answer stands; it may be gone then. */
 void dispatch_ended(struct dispatch *d, struct dispatch_request *r);

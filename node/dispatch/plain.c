@@ -23,7 +23,6 @@
 #define SPARE_MAX 512
 #define TURN_MS 20 /* connecting for each turn would cost more than the request */
 #define NEVER INT64_MAX
-#define OVERDUE_MS 1000 /* a timer that has not come by then is not on its way */
 #define OUT_KEEP_MAX 16384
 #define BODY_COPY_MAX 8192 /* above that, copying costs more than a second piece */
 
@@ -42,29 +41,21 @@ static bool is_path_char(char c)
     return (unsigned char)c > ' ' && c != 0x7F && c != '#';
 }
 
-bool plain_split(const char *url, struct str *ret_origin, struct str *ret_path)
+bool plain_split(const char *url, struct plain_target *ret)
 {
     const char *at = url + SCHEME_LEN;
 
     if (strncmp(url, SCHEME, SCHEME_LEN) != 0)
         return false;
-    ret_origin->p = at;
+    ret->origin.p = at;
     while (is_origin_char(*at))
         at++;
-    ret_origin->len = (size_t)(at - ret_origin->p);
-    ret_path->p = at;
+    ret->origin.len = (size_t)(at - ret->origin.p);
+    ret->path.p = at;
     while (is_path_char(*at))
         at++;
-    ret_path->len = (size_t)(at - ret_path->p);
-    return ret_origin->len > 0 && !*at && (!ret_path->len || *ret_path->p == '/');
-}
-
-bool plain_takes(const char *url)
-{
-    struct str origin;
-    struct str path;
-
-    return plain_split(url, &origin, &path);
+    ret->path.len = (size_t)(at - ret->path.p);
+    return ret->origin.len > 0 && !*at && (!ret->path.len || *ret->path.p == '/');
 }
 
 /* ---- Calls ---------------------------------------------------------------------------------- */
@@ -142,15 +133,13 @@ static void timer_set(struct plain *p)
 
     /* Early enough, it looks again when it comes. But libevent's clock stands still while the
      * machine sleeps, and ours does not. */
-    if (!first || (first->key >= p->timer_at && p->timer_at >= now - OVERDUE_MS))
+    if (!first || (first->key >= p->timer_at && p->timer_at >= now - DISPATCH_OVERDUE_MS))
         return;
     if (first->key == NEVER)
         return;
     ms = first->key > now ? first->key - now : 0;
     p->timer_at = first->key;
-    struct timeval tv = {.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000};
-    if (evtimer_add(&p->timer, &tv))
-        event_active(&p->timer, EV_TIMEOUT, 0); /* too early rather than never */
+    dispatch_timer_set(&p->timer, ms);
 }
 
 static void call_move(struct plain_call *c, enum call_state state, mono_ms deadline)
@@ -290,7 +279,7 @@ static int call_connect(struct plain_call *c)
 
     pool_count(c->p, c->origin);
     call_move(c, CALL_CONNECTING, NEVER);
-    rc = dispatch_connect(c->p->d, c, c->r, left_ms);
+    rc = dispatch_by_libcurl(c->p->d, c->r, c, left_ms);
     if (rc)
         pool_discount(c->p, c->origin);
     return rc;
@@ -344,7 +333,7 @@ static bool must_give_way(const struct plain_conn *conn)
     TAILQ_FOREACH(o, &p->waiting, waiting_link)
     {
         if (o != conn->origin && TAILQ_FIRST(&o->waiting)->started_us / 1000 <= since &&
-            (!p->max_per_host || o->n_conns < p->max_per_host))
+            origin_may_grow(p, o))
             return true;
     }
     return false;
@@ -380,7 +369,7 @@ static void call_part(struct plain_call *c, bool keep)
     TAILQ_REMOVE(&p->sent, c, link);
     c->state = CALL_ENDED;
     c->conn = NULL;
-    if (keep && clock_mono() - conn->opened_at < p->refresh_ms) {
+    if (keep && !pool_is_old(conn)) {
         conn_next(conn);
         return;
     }
@@ -536,7 +525,6 @@ static int call_begin(struct plain_call *c)
 {
     struct plain *p = c->p;
     struct plain_origin *o = c->origin;
-
     struct plain_conn *conn;
     int rc = 0;
 
@@ -555,15 +543,12 @@ static int call_begin(struct plain_call *c)
     return rc;
 }
 
-int plain_start(struct plain *p, struct dispatch_request *r)
+int plain_start(struct plain *p, struct dispatch_request *r, const struct plain_target *to)
 {
     struct plain_call *c = call_take(p);
-    struct str origin = {0};
-    struct str path = {0};
 
     if (!c)
         return ERR_NOMEM;
-    (void)plain_split(r->url, &origin, &path); /* it is plain */
     c->p = p;
     c->r = r;
     c->state = CALL_NEW;
@@ -572,7 +557,7 @@ int plain_start(struct plain *p, struct dispatch_request *r)
     c->is_tried = false;
     c->started_us = clock_mono_us();
     reply_begin(&c->reply, r->max_answer ? r->max_answer : p->d->max_answer);
-    c->origin = put_request(c, origin, path) ? NULL : origin_get(p, origin);
+    c->origin = put_request(c, to->origin, to->path) ? NULL : origin_get(p, to->origin);
     if (!c->origin) {
         call_put(p, c);
         return ERR_NOMEM;

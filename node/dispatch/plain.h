@@ -20,14 +20,21 @@ struct plain *plain_new(struct dispatch *d, const struct dispatch_config *cfg);
 /* Closes all and forgets the calls, without on_done. NULL is accepted. */
 void plain_free(struct plain *p);
 
-/* Whether a request to this URL goes the short way. */
-bool plain_takes(const char *url);
+/* Where a plain URL leads; borrowed from it. */
+struct plain_target {
+    struct str origin; /* "host:port" */
+    struct str path;   /* with the query; may be empty */
+};
 
-/* Sends the request, or lets it wait; on_done is not called from inside. The URL is one that
- * plain_takes. Errors: ERR_NOMEM. */
-MUST_CHECK int plain_start(struct plain *p, struct dispatch_request *r);
+/* Whether a request to this URL goes the short way; then *ret is where. */
+bool plain_split(const char *url, struct plain_target *ret);
 
-/* What became of the connection that was asked for by dispatch_connect: it stands, and the call
+/* Sends the request, or lets it wait; on_done is not called from inside. `to` is what
+ * plain_split says of the URL. Errors: ERR_NOMEM. */
+MUST_CHECK int plain_start(struct plain *p, struct dispatch_request *r,
+                           const struct plain_target *to);
+
+/* What became of the connection that was asked for by dispatch_by_libcurl: it stands, and the call
  * owns the descriptor; or it does not, and the request's answer says why. Either may end the call.
  */
 void plain_connected(struct plain_call *c, int fd);

@@ -85,9 +85,6 @@ struct plain {
     char in[PLAIN_READ_SIZE];
 };
 
-/* The URL's parts: "host:port", and the path with the query. False when it is not plain. */
-bool plain_split(const char *url, struct str *ret_origin, struct str *ret_path);
-
 /* ---- pool.c ---- */
 
 /* The origin of that name; made if there is none. NULL when out of memory. */
@@ -110,6 +107,10 @@ void pool_discount(struct plain *p, struct plain_origin *o);
 struct plain_conn *pool_open(struct plain *p, struct plain_origin *o, int fd);
 /* Ends it, idle or not; the call, if any, is let go of. Its origin may be gone then. */
 void pool_close(struct plain_conn *c);
+/* Whether the origin may have one more, whatever all have. */
+bool origin_may_grow(const struct plain *p, const struct plain_origin *o);
+/* Whether it was opened too long ago to be used again. */
+bool pool_is_old(const struct plain_conn *c);
 /* Whether nothing has come on it since its last answer, and it is not too old. */
 bool pool_is_usable(const struct plain_conn *c);
 /* Keeps it for the next request. */

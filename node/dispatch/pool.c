@@ -103,11 +103,16 @@ static void pool_remove(struct plain_conn *c)
     c->is_idle = false;
 }
 
+bool pool_is_old(const struct plain_conn *c)
+{
+    return clock_mono() - c->opened_at >= c->p->refresh_ms;
+}
+
 bool pool_is_usable(const struct plain_conn *c)
 {
     char byte;
 
-    if (clock_mono() - c->opened_at >= c->p->refresh_ms)
+    if (pool_is_old(c))
         return false;
     return recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
 }
@@ -123,11 +128,16 @@ struct plain_conn *pool_take(struct plain_origin *o)
     return c;
 }
 
+bool origin_may_grow(const struct plain *p, const struct plain_origin *o)
+{
+    return !p->max_per_host || o->n_conns < p->max_per_host;
+}
+
 bool pool_has_room(struct plain *p, struct plain_origin *o)
 {
     struct plain_conn *c;
 
-    if (p->max_per_host && o->n_conns >= p->max_per_host)
+    if (!origin_may_grow(p, o))
         return false;
     c = TAILQ_FIRST(&p->idle);
     if (p->n_conns >= p->max_conns && c)
@@ -170,14 +180,13 @@ void pool_keep(struct plain_conn *c)
 static void on_idle_check(evutil_socket_t fd, short events, void *ctx)
 {
     struct plain *p = ctx;
-    mono_ms now = clock_mono();
     struct plain_conn *next;
 
     (void)fd;
     (void)events;
     for (struct plain_conn *c = TAILQ_FIRST(&p->idle); c; c = next) {
         next = TAILQ_NEXT(c, pool_link);
-        if (now - c->opened_at >= p->refresh_ms)
+        if (pool_is_old(c))
             pool_close(c);
     }
     if (!TAILQ_EMPTY(&p->idle))
