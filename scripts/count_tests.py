@@ -14,7 +14,7 @@ import pathlib
 import re
 import sys
 
-TAP_LINE = re.compile(r"^(not )?ok\b(?:\s+\d+)?(?:\s*-)?\s*([^#]*)(#\s*(skip|todo)\b\s*(.*))?", re.I)
+TAP_LINE = re.compile(r"^(not )?ok\b(?:\s+\d+)?(?:\s*-)?\s*([^#]*)(#\s*(skip|todo)?\b\s*(.*))?", re.I)
 STORES = ("sqlite", "postgres", "mysql")
 
 
@@ -27,8 +27,9 @@ def count(test):
             continue
         name = match.group(2).strip()
         if match.group(1) or (match.group(4) or "").lower() == "todo":
-            failed.append(name)
-        elif match.group(3):
+            reason = (match.group(5) or "").strip()
+            failed.append(f"{name} ({reason})" if reason else name)
+        elif match.group(4):
             not_run.append(f"{name}: {match.group(5).strip() or 'no reason given'}")
         else:
             passed += 1

@@ -9,12 +9,15 @@ import calendar
 import collections
 import contextlib
 import ctypes
+import fcntl
+import functools
 import glob
 import http.client
 import json
 import os
 import pathlib
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -44,17 +47,17 @@ def run(cases):
     failed = 0
     for number, (name, case) in enumerate(cases, 1):
         started = time.monotonic()
+        result, reason = "ok", ""
         try:
             case()
-            result = "ok"
         except NotHere as missing:
             print(f"ok {number} - {name} # SKIP {missing}", flush=True)
             continue
-        except Exception:  # pylint: disable=broad-except
+        except Exception as why:  # pylint: disable=broad-except
             failed += 1
-            result = "not ok"
+            result, reason = "not ok", ", " + " ".join(f"{type(why).__name__}: {why}".split())[:400]
             diagnose(traceback.format_exc())
-        print(f"{result} {number} - {name} # {time.monotonic() - started:.1f} s", flush=True)
+        print(f"{result} {number} - {name} # {time.monotonic() - started:.1f} s{reason}", flush=True)
     sys.exit(1 if failed else 0)
 
 
@@ -107,10 +110,38 @@ def stays(probe, seconds, what):
         time.sleep(0.05)
 
 
-def free_port():
+# Below those that the kernel gives to whoever asks for any: a node that is down for a while, or a
+# server that starts slowly, finds its port free. A lock on the byte of that number keeps other tests
+# away from it until this process ends.
+PORTS = range(10240, 32768)
+PORTS_FILE = pathlib.Path(tempfile.gettempdir()) / f"jobflow-test-ports-{os.getuid()}"
+taken_ports = set()
+
+
+@functools.cache
+def ports_file():
+    """Stays open: closing it would end the locks."""
+    return open(PORTS_FILE, "ab")
+
+
+def is_free(port):
     with socket.socket() as s:
-        s.bind((HOST, 0))
-        return s.getsockname()[1]
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):
+            s.bind((HOST, port))
+            return True
+    return False
+
+
+def free_port():
+    for _ in range(1000):
+        port = random.choice(PORTS)
+        if port not in taken_ports and is_free(port):
+            with contextlib.suppress(OSError):
+                fcntl.lockf(ports_file(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+                taken_ports.add(port)
+                return port
+    raise AssertionError("no port is free")
 
 
 def now_ms():

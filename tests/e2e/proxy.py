@@ -272,6 +272,7 @@ class Proxy:
         self.tasks = set()
         self.in_hole = False
         self.listener = None
+        self.place = None    # while nobody listens: keeps the port from others
         self.port = 0
         self.n_links = 0
         self.gate = None
@@ -287,8 +288,15 @@ class Proxy:
         self.gate = self.gate or asyncio.Event()
         self.gate.set()
         if not self.listener:
-            self.listener = await asyncio.start_server(self.serve, HOST, self.port)
-            self.port = self.listener.sockets[0].getsockname()[1]
+            place, self.place = self.place or self.bound(), None
+            self.port = place.getsockname()[1]
+            self.listener = await asyncio.start_server(self.serve, sock=place)
+
+    def bound(self):
+        place = socket.socket()
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        place.bind((HOST, self.port))
+        return place
 
     async def serve(self, reader, writer):
         link = Link(self, reader, writer)
@@ -333,6 +341,7 @@ class Proxy:
             if self.listener:
                 self.listener.close()
                 self.listener = None
+                self.place = self.bound()
         self.call(change())
 
     def hole(self):
@@ -365,8 +374,9 @@ class Proxy:
 
     def close(self):
         async def change():
-            if self.listener:
-                self.listener.close()
+            for listening in (self.listener, self.place):
+                if listening:
+                    listening.close()
             for link in list(self.links):
                 link.reset()
                 for task in link.tasks:
