@@ -5,6 +5,9 @@
 #include <stdatomic.h>
 #include <time.h>
 
+/* Clocks that are kept drift by less than one part in so many: 50 µs in a second. */
+#define DRIFT_SHARE 20000
+
 static struct timespec read_clock(clockid_t id)
 {
     struct timespec ts;
@@ -31,14 +34,29 @@ wall_ms clock_wall(void)
     return (wall_ms)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 
-void store_clock_measure(struct store_clock *c, wall_ms store_now, mono_ms sent, mono_ms received,
-                         int64_t max_rtt_ms)
+int64_t clock_wall_us(void)
 {
-    int64_t rtt = received - sent;
+    struct timespec ts = read_clock(CLOCK_REALTIME);
+    return (int64_t)ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
+}
+
+void store_clock_measure(struct store_clock *c, int64_t store_now_us, int64_t sent_us,
+                         int64_t received_us)
+{
+    int64_t rtt = received_us - sent_us;
+    int64_t offset = store_now_us - (sent_us + rtt / 2);
+
     assert(rtt >= 0);
-    if (rtt > max_rtt_ms && atomic_load(&c->known))
-        return;
-    atomic_store(&c->offset_ms, store_now - (sent + rtt / 2));
+    if (atomic_load(&c->known)) {
+        int64_t doubt = c->rtt_us / 2 + (received_us - c->at_us) / DRIFT_SHARE;
+        int64_t apart = offset - atomic_load(&c->offset_us);
+
+        if (rtt / 2 > doubt && (apart < 0 ? -apart : apart) <= doubt + rtt / 2)
+            return;
+    }
+    c->rtt_us = rtt;
+    c->at_us = received_us;
+    atomic_store(&c->offset_us, offset);
     /* After the offset: who sees `known` sees an offset too. */
     atomic_store(&c->known, true);
 }
@@ -47,5 +65,5 @@ wall_ms store_clock_now(const struct store_clock *c)
 {
     if (!atomic_load(&c->known))
         return clock_wall();
-    return clock_mono() + atomic_load(&c->offset_ms);
+    return (clock_mono_us() + atomic_load(&c->offset_us)) / 1000;
 }

@@ -17,19 +17,24 @@ typedef int64_t mono_ms; /* milliseconds of CLOCK_BOOTTIME; comparable within on
 mono_ms clock_mono(void); /* CLOCK_BOOTTIME, milliseconds, rounded down */
 int64_t clock_mono_us(void);
 wall_ms clock_wall(void); /* this machine's CLOCK_REALTIME; only the SQLite store and logs use it */
+int64_t clock_wall_us(void);
 
-/* Follows the store's clock: wall = mono + offset. Shared between threads; each call is atomic. */
+/* Follows the store's clock: wall = mono + offset. One thread measures, any may ask. */
 struct store_clock {
-    _Atomic int64_t offset_ms;
+    _Atomic int64_t offset_us;
     _Atomic bool known;
+    /* The measuring thread's own: of the measurement in use. */
+    int64_t rtt_us;
+    int64_t at_us;
 };
 
-/* Records one measurement: the store said `store_now`, asked at `sent` and answered at `received`.
- * The store's reading is at least as old as the answer and at most as old as the question; the
- * offset assumes the middle ("less half the round trip"). A measurement with a round trip above
- * max_rtt_ms is ignored unless none was taken before. */
-void store_clock_measure(struct store_clock *c, wall_ms store_now, mono_ms sent, mono_ms received,
-                         int64_t max_rtt_ms);
+/* Records one measurement, all in microseconds: the store said `store_now_us`, asked at `sent_us`
+ * and answered at `received_us` (clock_mono_us). The store read its clock in between; the offset
+ * assumes the middle, and is in doubt by half the round trip. A measurement in use grows doubtful
+ * as the clocks drift apart. A new one takes its place when it is in less doubt, or when both
+ * cannot be true, since then the store's clock was set. */
+void store_clock_measure(struct store_clock *c, int64_t store_now_us, int64_t sent_us,
+                         int64_t received_us);
 
 /* The store's time now, rounded down; this machine's wall clock while `known` is false. */
 wall_ms store_clock_now(const struct store_clock *c);

@@ -20,7 +20,6 @@
 #define HOUSE_EXPIRED_MS 60000  /* between looks for instances whose rows have expired */
 #define HOUSE_EXPIRED_ROWS 100  /* deleted in one step */
 #define HOUSE_BACK_MS 20000     /* after an outage nothing is purged of them for so long */
-#define HOUSE_MAX_RTT_MS 250    /* a slower answer says too little about the clock */
 #define HOUSE_PURGE_ROWS 2000   /* looked at in one step of retention */
 #define HOUSE_RESCUE_LINES 16   /* look-ups for log lines that are out at a time */
 #define HOUSE_PURGE_STEP_MS 500 /* between steps that found nothing to delete */
@@ -136,8 +135,7 @@ static void on_clock(struct mail *m)
     job_done(h, JOB_CLOCK, h->clock.call.op.rc ? HOUSE_TICK_MS : HOUSE_CLOCK_MS);
     if (h->clock.call.op.rc)
         return;
-    store_clock_measure(&n->clock, h->clock.now, h->clock.sent, h->clock.received,
-                        HOUSE_MAX_RTT_MS);
+    store_clock_measure(&n->clock, h->clock.now_us, h->clock.sent_us, h->clock.received_us);
     h->clock_known = true;
     chain_check(h);
     runner_later(n);

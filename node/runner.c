@@ -227,7 +227,7 @@ static void wake_arm(struct node *n)
     if (at <= store_clock_now(&n->clock)) {
         wait_us = 0;
     } else if (at != WALL_MAX) {
-        int64_t offset_us = atomic_load(&n->clock.offset_ms) * 1000;
+        int64_t offset_us = atomic_load(&n->clock.offset_us);
         int64_t until = at * 1000 - offset_us - clock_mono_us();
 
         wait_us = until < 0 ? 0 : until < wait_us ? until : wait_us;

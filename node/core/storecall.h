@@ -171,12 +171,13 @@ struct call_purge {
     uint32_t n_moved;
 };
 
-/* Asks the store's clock; the driver notes this machine's time closely around the question. */
+/* Asks the store's clock, a few times; the driver notes this machine's time (clock_mono_us) closely
+ * around the question that was answered fastest. */
 struct call_clock {
     struct store_call call;
-    wall_ms now;
-    mono_ms sent;
-    mono_ms received;
+    int64_t now_us; /* since 1970-01-01T00:00:00Z */
+    int64_t sent_us;
+    int64_t received_us;
 };
 
 #endif

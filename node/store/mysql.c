@@ -115,6 +115,7 @@ static void my_rollback(struct sql *db)
 
 static const struct sql_dialect my_dialect = {
     .now = "UTC_TIMESTAMP(3)",
+    .now_us = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))",
     .for_update = "FOR UPDATE",
     .skip_locked = "FOR UPDATE SKIP LOCKED",
     .on_duplicate_key = true,

@@ -224,26 +224,6 @@ const struct submit_ops my_submit_ops = {.insert = insert_and_look, .find = find
 
 /* ---- Claim -------------------------------------------------------------------------------- */
 
-/* The rows as they stand after the update: what it did not win is judged by them, too. */
-static int on_claimed(void *ctx, const struct sql_value *row)
-{
-    const struct claim_set *c = ctx;
-    struct claim_item *found = claim_set_find(c, row[0].i);
-    struct task view;
-    int rc;
-
-    if (!found)
-        return ERR_CORRUPT;
-    rc = task_from_row(row, &view);
-    if (rc)
-        return rc;
-    judge_claim_miss(found, &view, c->claimed_by);
-    if (found->result != CLAIM_WON)
-        return 0;
-    found->task = task_dup(&view);
-    return found->task ? 0 : ERR_NOMEM;
-}
-
 /* Who has the rows from now on: as claim_holder has it. */
 static void put_holders(struct my_packet *p, const struct claim_set *c)
 {
@@ -287,7 +267,7 @@ static void put_claims(struct my_packet *p, struct claim_set *c, int64_t margin_
     my_put(p, " AND attempt = ");
     my_put_value_by_id(p, &attempts);
     my_put(p, " AND status IN ('PENDING', 'RETRYING') AND next_attempt_time <= {now}");
-    my_statement(p, on_claimed, c, NULL);
+    my_statement(p, claim_set_on_live, c, NULL); /* what was not won is judged by it, too */
     my_put(p, "SELECT " LIVE_COLUMNS " FROM job_delay_task" BY_ID " WHERE ");
     my_put_ids(p, "id", &attempts);
     my_ids_fini(&attempts);

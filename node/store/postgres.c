@@ -79,6 +79,7 @@ static void pg_set_patience(struct sql *db)
 
 static const struct sql_dialect pg_dialect = {
     .now = "date_trunc('milliseconds', clock_timestamp())",
+    .now_us = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
     .for_update = "FOR UPDATE",
     .skip_locked = "FOR UPDATE SKIP LOCKED",
     .has_submit = true,

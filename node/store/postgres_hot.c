@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "node/store/judge.h"
 #include "node/store/postgres_conn.h"
 #include "node/store/rowops.h"
 #include "node/store/setops.h"
@@ -226,6 +227,33 @@ static int claim_set(struct sql *db, struct claim_set *c, struct str claimed_by,
     return rc;
 }
 
+/* Without locks: the update has waited for whoever held the rows, and a lock that is taken after
+ * those of later rows could be a deadlock. */
+static int judge_misses(struct sql *db, struct claim_set *c, struct err *err)
+{
+    static const char text[] = "SELECT " LIVE_COLUMNS " FROM job_delay_task WHERE id = ANY (?)";
+    struct pg_array ids = {0};
+    size_t n = 0;
+    int rc = 0;
+
+    pg_array_start(&ids, PG_INT8);
+    for (size_t i = 0; i < c->n; i++) {
+        if (c->items[i]->task)
+            continue;
+        judge_claim_miss(c->items[i], NULL, c->claimed_by); /* unless a row says otherwise */
+        pg_array_add(&ids, c->items[i]->id);
+        n++;
+    }
+    if (n)
+        rc = pg_run(
+            db,
+            &(struct pg_query){
+                .text = text, .arrays = &ids, .n_arrays = 1, .on_row = claim_set_on_live, .ctx = c},
+            err);
+    pg_array_fini(&ids);
+    return rc;
+}
+
 int pg_claim(struct sql *db, struct claim_item **items, size_t n, struct str claimed_by,
              int64_t margin_ms, struct err *err)
 {
@@ -235,10 +263,8 @@ int pg_claim(struct sql *db, struct claim_item **items, size_t n, struct str cla
     for (size_t i = 0; i < n; i++)
         items[i]->task = NULL;
     rc = claim_set(db, &c, claimed_by, margin_ms, err); /* a transaction of its own */
-    for (size_t i = 0; !rc && i < n; i++) {
-        if (!items[i]->task)
-            rc = row_claim_read(db, items[i], claimed_by, err);
-    }
+    if (!rc)
+        rc = judge_misses(db, &c, err);
     rc = sql_end(db, rc, err);
     if (rc)
         claim_set_drop(&c);

@@ -100,9 +100,8 @@ int row_find_live(struct sql *db, int64_t id, struct task **ret, struct err *err
                    err);
 }
 
-/* Without a lock: the update has waited for whoever held the row, and a lock that is taken after
- * those of later rows could be a deadlock. */
-int row_claim_read(struct sql *db, struct claim_item *item, struct str claimed_by, struct err *err)
+static int claim_read(struct sql *db, struct claim_item *item, struct str claimed_by,
+                      struct err *err)
 {
     static const char text[] = "SELECT " LIVE_COLUMNS " FROM job_delay_task WHERE id = ?";
     struct task *live = NULL;
@@ -142,7 +141,7 @@ static int claim_one(struct sql *db, struct claim_item *item, struct str claimed
                 err);
 
     item->task = NULL;
-    return rc ? rc : row_claim_read(db, item, claimed_by, err);
+    return rc ? rc : claim_read(db, item, claimed_by, err);
 }
 
 int row_claim(struct sql *db, struct claim_item **items, size_t n, struct str claimed_by,

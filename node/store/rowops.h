@@ -17,10 +17,7 @@ MUST_CHECK int row_finish(struct sql *db, struct finish_item **items, size_t n, 
 MUST_CHECK int row_cancel(struct sql *db, struct cancel_op **items, size_t n, struct err *err);
 MUST_CHECK int row_scan(struct sql *db, struct scan_op *op, struct err *err);
 
-/* Inside a transaction: what became of a claim, by its row as it is now; the end of an attempt that
- * changed nothing; one cancel. */
-MUST_CHECK int row_claim_read(struct sql *db, struct claim_item *item, struct str claimed_by,
-                              struct err *err);
+/* Inside a transaction: the end of an attempt that changed nothing; one cancel. */
 MUST_CHECK int row_finish_miss(struct sql *db, struct finish_item *f, struct err *err);
 MUST_CHECK int row_cancel_one(struct sql *db, struct cancel_op *op, struct err *err);
 

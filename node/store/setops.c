@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "node/store/judge.h"
 #include "node/store/task_row.h"
 
 static int compare_id(const void *key, const void *element)
@@ -18,6 +19,25 @@ struct claim_item *claim_set_find(const struct claim_set *c, int64_t id)
     struct claim_item **found = bsearch(&id, c->items, c->n, sizeof(*c->items), compare_id);
 
     return found ? *found : NULL;
+}
+
+int claim_set_on_live(void *ctx, const struct sql_value *row)
+{
+    const struct claim_set *c = ctx;
+    struct claim_item *found = claim_set_find(c, row[0].i);
+    struct task view;
+    int rc;
+
+    if (!found)
+        return ERR_CORRUPT;
+    rc = task_from_row(row, &view);
+    if (rc)
+        return rc;
+    judge_claim_miss(found, &view, c->claimed_by);
+    if (found->result != CLAIM_WON)
+        return 0;
+    found->task = task_dup(&view);
+    return found->task ? 0 : ERR_NOMEM;
 }
 
 void claim_set_drop(struct claim_set *c)

@@ -14,6 +14,9 @@ struct claim_set {
     struct str claimed_by;
 };
 struct claim_item *claim_set_find(const struct claim_set *c, int64_t id);
+/* With a struct claim_set * as ctx: a live row of LIVE_COLUMNS after the update says whether its
+ * claim was won, and if so is kept with it. */
+sql_row_fn claim_set_on_live;
 /* After a batch that failed: frees the tasks that it had read. */
 void claim_set_drop(struct claim_set *c);
 

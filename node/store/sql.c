@@ -70,6 +70,8 @@ void sql_expand(struct buf *b, const struct sql_dialect *d, char mark, const cha
         } else if (*p == '{') {
             after = expand_mark(b, p, "{now}", d->now);
             if (!after)
+                after = expand_mark(b, p, "{now us}", d->now_us);
+            if (!after)
                 after = expand_mark(b, p, "{for update}", d->for_update);
             if (!after)
                 after = expand_mark(b, p, "{skip locked}", d->skip_locked);

@@ -3,6 +3,7 @@
  * written once for all databases. Texts are plain SQL with `?` for parameters and these marks:
  *
  *   {now}             the database's clock as a time, whole milliseconds
+ *   {now us}          the same as a number: microseconds since 1970-01-01T00:00:00Z
  *   {for update}      locks the rows read, where there are row locks
  *   {skip locked}     likewise, and leaves out what others have locked
  *   {or nothing COL}  at the end of an INSERT: no row if COL's value exists
@@ -72,6 +73,7 @@ struct sql;
 /* What a database's driver supplies. Errors as in driver.h. */
 struct sql_dialect {
     const char *now;
+    const char *now_us;
     const char *for_update;
     const char *skip_locked;
     bool on_duplicate_key;      /* "or nothing" in MySQL's words */

@@ -230,6 +230,7 @@ static void sqlite_rollback(struct sql *db)
 
 static const struct sql_dialect sqlite_dialect = {
     .now = "jobflow_now()",
+    .now_us = "jobflow_now_us()",
     .for_update = "",
     .skip_locked = "",
     .table_exists = "SELECT name FROM sqlite_master WHERE type = 'table' AND name = ?",
@@ -249,6 +250,13 @@ static void on_jobflow_now(sqlite3_context *ctx, int argc, sqlite3_value **argv)
     sqlite3_result_int64(ctx, clock_wall());
 }
 
+static void on_jobflow_now_us(sqlite3_context *ctx, int argc, sqlite3_value **argv)
+{
+    (void)argc;
+    (void)argv;
+    sqlite3_result_int64(ctx, clock_wall_us());
+}
+
 static int configure(struct driver_conn *c, const struct driver_options *opt, struct err *err)
 {
     static const char settings[] = "PRAGMA journal_mode = WAL;"
@@ -261,6 +269,9 @@ static int configure(struct driver_conn *c, const struct driver_options *opt, st
     if (!rc)
         rc = sqlite3_create_function(c->db, "jobflow_now", 0, SQLITE_UTF8, NULL, on_jobflow_now,
                                      NULL, NULL);
+    if (!rc)
+        rc = sqlite3_create_function(c->db, "jobflow_now_us", 0, SQLITE_UTF8, NULL,
+                                     on_jobflow_now_us, NULL, NULL);
     return rc ? fail(c, rc, err) : sqlite_script(&c->sql, settings, err);
 }
 

@@ -19,8 +19,9 @@ import lib  # noqa: E402
 from cluster import Etcd  # noqa: E402
 from lib import HOST, wait_until  # noqa: E402
 
-POSTGRES_SETTINGS = {"shared_buffers": "1GB", "max_wal_size": "8GB", "fsync": "on",
-                     "synchronous_commit": "on", "max_connections": "200"}
+POSTGRES_SETTINGS = {"shared_buffers": "1GB", "max_wal_size": "8GB", "min_wal_size": "1GB",
+                     "fsync": "on", "synchronous_commit": "on", "max_connections": "200"}
+WAL_SEGMENTS = 64  # as many as min_wal_size keeps
 MARIADB_SETTINGS = {"innodb-buffer-pool-size": "1G", "innodb-log-file-size": "1G",
                     "innodb-flush-log-at-trx-commit": "1", "max-connections": "200"}
 TABLES = ("job_delay_task", "job_delay_task_history", "job_attempt", "job_alert")
@@ -54,6 +55,16 @@ class Postgres(lib.Postgres):
         wait_until(lambda: subprocess.run(
             [f"{self.bin}/pg_isready", "-q", "-h", HOST, "-p", str(self.port)],
             check=False).returncode == 0, 30, "PostgreSQL is ready")
+        self.age()
+
+    def age(self):
+        """As one that has run for a while: segments of its log are used again. Of a fresh one each
+        commit that needs a new segment waits until 16 MB of zeros are on the disk, and all others
+        wait with it."""
+        self.query(f"DO $$ BEGIN FOR i IN 1..{WAL_SEGMENTS} LOOP "
+                   "PERFORM pg_logical_emit_message(false, 'bench', ''), pg_switch_wal(); "
+                   "END LOOP; END $$")
+        self.query("CHECKPOINT")
 
     def database(self, name):
         self.query(f"CREATE DATABASE {name}")

@@ -371,9 +371,9 @@ int fake_call(struct driver_conn *conn, struct store_call *call, struct err *err
     case CALL_ALERT_END:
         return fake_alert_end(db, (struct call_alert_end *)call);
     case CALL_CLOCK:
-        ((struct call_clock *)call)->sent = clock_mono();
-        ((struct call_clock *)call)->now = fake_now(db);
-        ((struct call_clock *)call)->received = clock_mono();
+        ((struct call_clock *)call)->sent_us = clock_mono_us();
+        ((struct call_clock *)call)->now_us = fake_now(db) * 1000;
+        ((struct call_clock *)call)->received_us = clock_mono_us();
         return 0;
     default:
         return call_task(db, call);

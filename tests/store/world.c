@@ -176,7 +176,7 @@ wall_ms world_now(struct world *w)
     struct call_clock c = {0};
 
     assert_int_equal(call(w, &c.call, CALL_CLOCK), 0);
-    return c.now;
+    return c.now_us / 1000;
 }
 
 void world_wait_past(struct world *w, wall_ms t)

@@ -57,31 +57,48 @@ static void test_store_clock_follows(void **state)
 {
     (void)state;
     struct store_clock c = {0};
-    mono_ms mono = clock_mono();
+    int64_t mono = clock_mono_us();
     /* The store is taken to have read its clock half-way between question and answer. */
-    store_clock_measure(&c, 5000000, mono - 40, mono, 1000);
+    store_clock_measure(&c, 5000000250, mono - 400, mono);
     assert_true(c.known);
-    assert_int_equal(c.offset_ms, 5000000 - (mono - 20));
-    mono_ms before = clock_mono();
+    assert_int_equal(c.offset_us, 5000000250 - (mono - 200));
+    int64_t before = clock_mono_us();
     wall_ms now = store_clock_now(&c);
-    mono_ms after = clock_mono();
-    assert_true(before + c.offset_ms <= now && now <= after + c.offset_ms);
+    int64_t after = clock_mono_us();
+    assert_true((before + c.offset_us) / 1000 <= now && now <= (after + c.offset_us) / 1000);
 }
 
-static void test_store_clock_ignores_slow_answers(void **state)
+#define S INT64_C(1000000)
+
+/* A busy database answers late, and says less about its clock than a better answer of before. */
+static void test_store_clock_keeps_the_better_answer(void **state)
 {
     (void)state;
     struct store_clock c = {0};
-    /* The first is better than nothing. */
-    store_clock_measure(&c, 10000, 1000, 3000, 100);
-    assert_true(c.known);
-    assert_int_equal(c.offset_ms, 8000);
-    store_clock_measure(&c, 20000, 1000, 1101, 100);
-    assert_int_equal(c.offset_ms, 8000);
-    store_clock_measure(&c, 20000, 1000, 1100, 100);
-    assert_int_equal(c.offset_ms, 18950);
-    store_clock_measure(&c, 500, 1000, 1000, 0);
-    assert_int_equal(c.offset_ms, -500);
+
+    store_clock_measure(&c, 9 * S, 5 * S, 7 * S); /* the first is better than nothing */
+    assert_int_equal(c.offset_us, 3 * S);
+    store_clock_measure(&c, 10 * S + 400, 7 * S, 7 * S + 200);
+    assert_int_equal(c.offset_us, 3 * S + 300);
+    /* Slower, and it may be that nothing has changed. */
+    store_clock_measure(&c, 11 * S + 1800, 8 * S, 8 * S + 2000);
+    assert_int_equal(c.offset_us, 3 * S + 300);
+    /* 40 s later the clocks may have drifted by more than that is in doubt. */
+    store_clock_measure(&c, 51 * S + 1800, 48 * S, 48 * S + 2000);
+    assert_int_equal(c.offset_us, 3 * S + 800);
+}
+
+/* What cannot be drift is a clock that was set, however slow the answer that says so. */
+static void test_store_clock_follows_a_clock_that_was_set(void **state)
+{
+    (void)state;
+    struct store_clock c = {0};
+
+    store_clock_measure(&c, 10 * S, 7 * S, 7 * S + 200);
+    store_clock_measure(&c, 9 * S, 8 * S, 8 * S + 20000);
+    assert_int_equal(c.offset_us, S - 10000);
+    store_clock_measure(&c, 3600 * S, 9 * S, 9 * S + 20000);
+    assert_int_equal(c.offset_us, 3591 * S - 10000);
 }
 
 int main(void)
@@ -91,7 +108,8 @@ int main(void)
         cmocka_unit_test(test_mono_never_goes_back),
         cmocka_unit_test(test_store_clock_unknown),
         cmocka_unit_test(test_store_clock_follows),
-        cmocka_unit_test(test_store_clock_ignores_slow_answers),
+        cmocka_unit_test(test_store_clock_keeps_the_better_answer),
+        cmocka_unit_test(test_store_clock_follows_a_clock_that_was_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
