@@ -257,7 +257,7 @@ static void put_claims(struct my_packet *p, struct claim_set *c, int64_t margin_
     my_put(p, "UPDATE job_delay_task" BY_ID " SET status = 'SENDING', attempt = attempt + 1, "
               "claimed_by = ");
     put_holders(p, c);
-    my_put(p, ", claimed_at = {now}, updated_at = {now}, deadline_at = {now} + "
+    my_put(p, ", room = NULL, claimed_at = {now}, updated_at = {now}, deadline_at = {now} + "
               "INTERVAL (coalesce(timeout_ms, ");
     my_put_value_by_id(p, &timeouts);
     my_put(p, ") + ");

@@ -122,7 +122,8 @@ static void claim(struct limit_session *s, int64_t first_id, size_t n)
 
     buf_addf(b,
              "BEGIN;UPDATE " TASKS " SET status = 'SENDING', attempt = attempt + 1, "
-             "claimed_by = '" LIMIT_NODE "', claimed_at = " NOW ", updated_at = " NOW ", "
+             "room = NULL, claimed_by = '" LIMIT_NODE "', claimed_at = " NOW ", updated_at = " NOW
+             ", "
              "deadline_at = " NOW " + INTERVAL (coalesce(timeout_ms, %d) + %d) * 1000 MICROSECOND",
              LIMIT_TIMEOUT_MS, LIMIT_MARGIN_MS);
     put_range(b, "id", first_id, n);

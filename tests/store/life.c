@@ -128,6 +128,40 @@ void put_many(struct world *w, const char *prefix, size_t n, const struct task *
         assert_int_equal(items[i].result, SUBMIT_CREATED);
 }
 
+/* ---- Crowds -------------------------------------------------------------------------------- */
+
+#define CROWD_BATCH 500
+
+static size_t crowd_batch(size_t left)
+{
+    return left < CROWD_BATCH ? left : CROWD_BATCH;
+}
+
+const int64_t *put_crowd(struct world *w, size_t n, struct str payload)
+{
+    int64_t *ids = world_keep(w, calloc(n, sizeof(*ids)));
+    struct task like = draft(w, "like");
+
+    assert_non_null(ids);
+    like.payload = payload;
+    for (size_t i = 0; i < n; i += CROWD_BATCH)
+        put_many(w, world_text(w, "crowd%zu-", i).p, crowd_batch(n - i), &like, ids + i);
+    return ids;
+}
+
+void claim_crowd(struct world *w, const int64_t *ids, size_t n)
+{
+    struct claim_item *items = world_keep(w, calloc(n, sizeof(*items)));
+
+    assert_non_null(items);
+    for (size_t i = 0; i < n; i++)
+        items[i] = claim_of(ids[i], 0);
+    for (size_t i = 0; i < n; i += CROWD_BATCH)
+        claim(w, items + i, crowd_batch(n - i), NODE);
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(items[i].result, CLAIM_WON);
+}
+
 /* ---- Claim --------------------------------------------------------------------------------- */
 
 struct claim_item claim_of(int64_t id, int32_t attempt)

@@ -262,6 +262,29 @@ static void test_urls(struct world *w)
     mysql_url_fini(&u);
 }
 
+static int64_t n_page_splits(struct world *w)
+{
+    return w->backend->ask_server(w->backend, "SELECT count FROM information_schema.INNODB_METRICS "
+                                              "WHERE name = 'index_page_splits'");
+}
+
+/* Claims leave each row as long as it was: pages that were filled by inserts stay whole. */
+static void test_claims_split_no_pages(struct world *w)
+{
+    enum { N = 5000 };
+    const int64_t *ids;
+    int64_t before;
+    int64_t filled;
+
+    set_global(w, "innodb_monitor_enable = 'index_page_splits'");
+    before = n_page_splits(w);
+    ids = put_crowd(w, N, STR("{\"orderId\":123456789}")); /* many rows in a page */
+    filled = n_page_splits(w);
+    claim_crowd(w, ids, N);
+    assert_true(filled - before > N / 100); /* they are counted, and are many */
+    assert_in_range(n_page_splits(w) - filled, 0, 2);
+}
+
 static const struct test_case cases[] = {
     {"mysql: URLs", test_urls, NEEDS_MYSQL},
     {"mysql: other defaults of the server", test_other_defaults_of_the_server, NEEDS_MYSQL},
@@ -272,6 +295,7 @@ static const struct test_case cases[] = {
     {"mysql: a migration that was cut off", test_a_migration_that_was_cut_off, NEEDS_MYSQL},
     {"mysql: a table of somebody else", test_a_table_of_somebody_else, NEEDS_MYSQL},
     {"mysql: lists of ids", test_lists_of_ids, NEEDS_MYSQL},
+    {"mysql: claims split no pages", test_claims_split_no_pages, NEEDS_MYSQL},
 };
 
 const struct case_list mysql_cases = CASE_LIST(cases);

@@ -17,24 +17,12 @@
  * neighbours: their updates leave no dead index entries. */
 static void test_claims_are_hot(struct world *w)
 {
-    enum { N = 5000, BATCH = 500 };
-    int64_t *ids = world_keep(w, calloc(N, sizeof(*ids)));
-    struct claim_item *items = world_keep(w, calloc(N, sizeof(*items)));
-    struct task like = draft(w, "like");
+    enum { N = 5000 };
     mono_ms until = clock_mono() + DEADLINE_MS;
     int64_t updated;
     int64_t hot;
 
-    assert_true(ids && items);
-    like.payload = world_fill(w, "{\"orderId\":123456789}", 200);
-    for (size_t i = 0; i < N; i += BATCH)
-        put_many(w, world_text(w, "h%zu-", i).p, BATCH, &like, ids + i);
-    for (size_t i = 0; i < N; i++)
-        items[i] = claim_of(ids[i], 0);
-    for (size_t i = 0; i < N; i += BATCH)
-        claim(w, items + i, BATCH, NODE);
-    for (size_t i = 0; i < N; i++)
-        assert_int_equal(items[i].result, CLAIM_WON);
+    claim_crowd(w, put_crowd(w, N, world_fill(w, "{\"orderId\":123456789}", 200)), N);
     do { /* the server counts with a delay, when the session next does something */
         assert_true(clock_mono() < until);
         nap();

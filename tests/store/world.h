@@ -65,6 +65,10 @@ int64_t put_key(struct world *w, const char *biz_uuid);
 /* Many tasks at once, whose keys are prefix0000, prefix0001, …; ids[i] is that of number i. */
 void put_many(struct world *w, const char *prefix, size_t n, const struct task *like,
               int64_t *ret_ids);
+/* Tasks with this payload, in batches of usual size, and their claims by NODE, all of which are
+ * won. Keys begin with "crowd". The world's. */
+const int64_t *put_crowd(struct world *w, size_t n, struct str payload);
+void claim_crowd(struct world *w, const int64_t *ids, size_t n);
 
 /* ---- The life of a task -------------------------------------------------------------------- */
 
