@@ -5,8 +5,9 @@
 #include <stdatomic.h>
 #include <time.h>
 
-/* Clocks that are kept drift by less than one part in so many: 50 µs in a second. */
-#define DRIFT_SHARE 20000
+/* One part in so many: what ntpd slews a clock by at most. */
+#define DRIFT_SHARE 2000
+#define DOUBT_MAX_US INT64_C(1000000000000)
 
 static struct timespec read_clock(clockid_t id)
 {
@@ -61,9 +62,26 @@ void store_clock_measure(struct store_clock *c, int64_t store_now_us, int64_t se
     atomic_store(&c->known, true);
 }
 
-wall_ms store_clock_now(const struct store_clock *c)
+void store_clock_doubt(struct store_clock *c)
+{
+    c->rtt_us = DOUBT_MAX_US;
+}
+
+static int64_t now_us(const struct store_clock *c)
 {
     if (!atomic_load(&c->known))
-        return clock_wall();
-    return (clock_mono_us() + atomic_load(&c->offset_us)) / 1000;
+        return clock_wall_us();
+    return clock_mono_us() + atomic_load(&c->offset_us);
+}
+
+wall_ms store_clock_now(const struct store_clock *c)
+{
+    return now_us(c) / 1000;
+}
+
+int64_t store_clock_wait_us(const struct store_clock *c, wall_ms at)
+{
+    int64_t left = at * 1000 - now_us(c);
+
+    return left > 0 ? left : 0;
 }

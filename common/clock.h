@@ -16,7 +16,9 @@ typedef int64_t mono_ms; /* milliseconds of CLOCK_BOOTTIME; comparable within on
 
 mono_ms clock_mono(void); /* CLOCK_BOOTTIME, milliseconds, rounded down */
 int64_t clock_mono_us(void);
-wall_ms clock_wall(void); /* this machine's CLOCK_REALTIME; only the SQLite store and logs use it */
+/* This machine's CLOCK_REALTIME, which says nothing about when a task is due (but SQLite's clock is
+ * this one); rounded down. */
+wall_ms clock_wall(void);
 int64_t clock_wall_us(void);
 
 /* Follows the store's clock: wall = mono + offset. One thread measures, any may ask. */
@@ -31,12 +33,20 @@ struct store_clock {
 /* Records one measurement, all in microseconds: the store said `store_now_us`, asked at `sent_us`
  * and answered at `received_us` (clock_mono_us). The store read its clock in between; the offset
  * assumes the middle, and is in doubt by half the round trip. A measurement in use grows doubtful
- * as the clocks drift apart. A new one takes its place when it is in less doubt, or when both
- * cannot be true, since then the store's clock was set. */
+ * as the clocks drift apart, by up to half a millisecond a second while one of them is slewed. A
+ * new one takes its place when it is in less doubt, or when both cannot be true, since then the
+ * store's clock was set. */
 void store_clock_measure(struct store_clock *c, int64_t store_now_us, int64_t sent_us,
                          int64_t received_us);
 
+/* Another server may answer from now on: the next measurement holds, whatever it says. On the
+ * thread that measures. */
+void store_clock_doubt(struct store_clock *c);
+
 /* The store's time now, rounded down; this machine's wall clock while `known` is false. */
 wall_ms store_clock_now(const struct store_clock *c);
+
+/* Microseconds until the store's clock shows that time; 0 when it has passed. */
+int64_t store_clock_wait_us(const struct store_clock *c, wall_ms at);
 
 #endif

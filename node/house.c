@@ -382,6 +382,7 @@ void house_store_up(struct house *h)
 {
     h->chain = true;
     h->clock_known = false;
+    store_clock_doubt(&h->node->clock);
     h->services_known = false;
     h->instances_known = false;
     h->back_until = clock_mono() + HOUSE_BACK_MS;

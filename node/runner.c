@@ -224,13 +224,10 @@ static void wake_arm(struct node *n)
     wall_ms at = sched_next_wakeup(n->sched);
     int64_t wait_us = (n->stopping ? NODE_TICK_STOPPING_MS : NODE_TICK_MAX_MS) * INT64_C(1000);
 
-    if (at <= store_clock_now(&n->clock)) {
-        wait_us = 0;
-    } else if (at != WALL_MAX) {
-        int64_t offset_us = atomic_load(&n->clock.offset_us);
-        int64_t until = at * 1000 - offset_us - clock_mono_us();
+    if (at != WALL_MAX) {
+        int64_t left = store_clock_wait_us(&n->clock, at);
 
-        wait_us = until < 0 ? 0 : until < wait_us ? until : wait_us;
+        wait_us = left < wait_us ? left : wait_us;
     }
     struct timeval tv = {wait_us / 1000000, wait_us % 1000000};
     if (event_add(n->wake_event, &tv))

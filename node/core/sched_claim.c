@@ -265,7 +265,7 @@ static void claim_won(struct sched *s, struct entry *e, struct lease *lease, str
 }
 
 /* Back to the timers. Where the time has come by this node's reading of the store's clock, that
- * reading is ahead: ask again soon, then less often, until it has been measured again. */
+ * reading is ahead: ask again soon, then less often, as long as it is. */
 static void claim_was_early(struct sched *s, struct entry *e, wall_ms next_attempt_time)
 {
     entry_wait(s, e, next_attempt_time);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "node/store/setops.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "node/store/judge.h"
@@ -36,6 +37,7 @@ int claim_set_on_live(void *ctx, const struct sql_value *row)
     judge_claim_miss(found, &view, c->claimed_by);
     if (found->result != CLAIM_WON)
         return 0;
+    assert(!found->task);
     found->task = task_dup(&view);
     return found->task ? 0 : ERR_NOMEM;
 }

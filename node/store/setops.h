@@ -9,7 +9,7 @@
 
 /* Claims by id. Find returns NULL when the batch has no such item. */
 struct claim_set {
-    struct claim_item **items; /* by id */
+    struct claim_item **items; /* by id, which are distinct */
     size_t n;
     struct str claimed_by;
 };

@@ -112,10 +112,11 @@ def stays(probe, seconds, what):
 
 # Below those that the kernel gives to whoever asks for any: a node that is down for a while, or a
 # server that starts slowly, finds its port free. A lock on the byte of that number keeps other tests
-# away from it until this process ends.
+# of this user away from it until this process ends.
 PORTS = range(10240, 32768)
 PORTS_FILE = pathlib.Path(tempfile.gettempdir()) / f"jobflow-test-ports-{os.getuid()}"
 taken_ports = set()
+ports_lock = threading.Lock()
 
 
 @functools.cache
@@ -134,13 +135,14 @@ def is_free(port):
 
 
 def free_port():
-    for _ in range(1000):
-        port = random.choice(PORTS)
-        if port not in taken_ports and is_free(port):
-            with contextlib.suppress(OSError):
-                fcntl.lockf(ports_file(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
-                taken_ports.add(port)
-                return port
+    with ports_lock:
+        for _ in range(1000):
+            port = random.choice(PORTS)
+            if port not in taken_ports and is_free(port):
+                with contextlib.suppress(OSError):
+                    fcntl.lockf(ports_file(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+                    taken_ports.add(port)
+                    return port
     raise AssertionError("no port is free")
 
 

@@ -83,8 +83,12 @@ static void test_store_clock_keeps_the_better_answer(void **state)
     /* Slower, and it may be that nothing has changed. */
     store_clock_measure(&c, 11 * S + 1800, 8 * S, 8 * S + 2000);
     assert_int_equal(c.offset_us, 3 * S + 300);
-    /* 40 s later the clocks may have drifted by more than that is in doubt. */
-    store_clock_measure(&c, 51 * S + 1800, 48 * S, 48 * S + 2000);
+    store_clock_measure(&c, 11 * S + 1800 + 700 * 1000, 8 * S + 700 * 1000,
+                        8 * S + 700 * 1000 + 2000);
+    assert_int_equal(c.offset_us, 3 * S + 300);
+    /* Two seconds after the one in use the clocks may have drifted by more than that is in doubt.
+     */
+    store_clock_measure(&c, 12 * S + 1800, 9 * S, 9 * S + 2000);
     assert_int_equal(c.offset_us, 3 * S + 800);
 }
 
@@ -101,6 +105,35 @@ static void test_store_clock_follows_a_clock_that_was_set(void **state)
     assert_int_equal(c.offset_us, 3591 * S - 10000);
 }
 
+/* It may be another server: even what would fit is no reason to keep what the first one said. */
+static void test_store_clock_in_doubt(void **state)
+{
+    (void)state;
+    struct store_clock c = {0};
+
+    store_clock_measure(&c, 10 * S, 7 * S, 7 * S + 200);
+    store_clock_doubt(&c);
+    assert_int_equal(c.offset_us, 3 * S - 100);
+    store_clock_measure(&c, 11 * S, 8 * S, 8 * S + 40000);
+    assert_int_equal(c.offset_us, 3 * S - 20000);
+    store_clock_measure(&c, 12 * S, 9 * S, 9 * S + 60000); /* from then on as ever */
+    assert_int_equal(c.offset_us, 3 * S - 20000);
+}
+
+static void test_store_clock_wait(void **state)
+{
+    (void)state;
+    struct store_clock c = {0};
+    int64_t mono = clock_mono_us();
+
+    store_clock_measure(&c, mono + 500, mono, mono); /* half a millisecond ahead */
+    wall_ms now = store_clock_now(&c);
+    assert_int_equal(store_clock_wait_us(&c, now), 0);
+    int64_t left = store_clock_wait_us(&c, now + 1000);
+    assert_true(left <= 1000 * 1000 && left > 0);
+    assert_true(now * 1000 + 1000 * 1000 - left >= mono + 500);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -110,6 +143,8 @@ int main(void)
         cmocka_unit_test(test_store_clock_follows),
         cmocka_unit_test(test_store_clock_keeps_the_better_answer),
         cmocka_unit_test(test_store_clock_follows_a_clock_that_was_set),
+        cmocka_unit_test(test_store_clock_in_doubt),
+        cmocka_unit_test(test_store_clock_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
