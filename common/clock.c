@@ -9,36 +9,32 @@
 #define DRIFT_SHARE 2000
 #define DOUBT_MAX_US INT64_C(1000000000000)
 
-static struct timespec read_clock(clockid_t id)
+static int64_t read_us(clockid_t id)
 {
     struct timespec ts;
     int rc = clock_gettime(id, &ts);
     assert(rc == 0);
-    return ts;
+    return (int64_t)ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
 }
 
 mono_ms clock_mono(void)
 {
-    struct timespec ts = read_clock(CLOCK_BOOTTIME);
-    return (mono_ms)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+    return clock_mono_us() / 1000;
 }
 
 int64_t clock_mono_us(void)
 {
-    struct timespec ts = read_clock(CLOCK_BOOTTIME);
-    return (int64_t)ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
+    return read_us(CLOCK_BOOTTIME);
 }
 
 wall_ms clock_wall(void)
 {
-    struct timespec ts = read_clock(CLOCK_REALTIME);
-    return (wall_ms)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+    return clock_wall_us() / 1000;
 }
 
 int64_t clock_wall_us(void)
 {
-    struct timespec ts = read_clock(CLOCK_REALTIME);
-    return (int64_t)ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
+    return read_us(CLOCK_REALTIME);
 }
 
 void store_clock_measure(struct store_clock *c, int64_t store_now_us, int64_t sent_us,

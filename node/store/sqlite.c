@@ -229,7 +229,7 @@ static void sqlite_rollback(struct sql *db)
 }
 
 static const struct sql_dialect sqlite_dialect = {
-    .now = "jobflow_now()",
+    .now = "(jobflow_now_us() / 1000)",
     .now_us = "jobflow_now_us()",
     .for_update = "",
     .skip_locked = "",
@@ -242,13 +242,6 @@ static const struct sql_dialect sqlite_dialect = {
 };
 
 /* ---- Connection --------------------------------------------------------------------------- */
-
-static void on_jobflow_now(sqlite3_context *ctx, int argc, sqlite3_value **argv)
-{
-    (void)argc;
-    (void)argv;
-    sqlite3_result_int64(ctx, clock_wall());
-}
 
 static void on_jobflow_now_us(sqlite3_context *ctx, int argc, sqlite3_value **argv)
 {
@@ -266,9 +259,6 @@ static int configure(struct driver_conn *c, const struct driver_options *opt, st
                                    "PRAGMA wal_autocheckpoint = 2000;";
     int rc = sqlite3_busy_timeout(c->db, (int)opt->statement_timeout_ms);
 
-    if (!rc)
-        rc = sqlite3_create_function(c->db, "jobflow_now", 0, SQLITE_UTF8, NULL, on_jobflow_now,
-                                     NULL, NULL);
     if (!rc)
         rc = sqlite3_create_function(c->db, "jobflow_now_us", 0, SQLITE_UTF8, NULL,
                                      on_jobflow_now_us, NULL, NULL);
