@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* PostgreSQL's connection, shared by postgres.c and postgres_hot.c. */
+/* What the files of PostgreSQL's driver share. */
 #ifndef JF_STORE_POSTGRES_H
 #define JF_STORE_POSTGRES_H
 
@@ -51,8 +51,10 @@ MUST_CHECK int pg_run(struct sql *db, const struct pg_query *q, struct err *err)
 #define PG_PIPELINE_MAX 4
 MUST_CHECK int pg_run_all(struct sql *db, const struct pg_query *q, size_t n, struct err *err);
 
-/* postgres_hot.c: set-wise, one or two round trips a batch. */
+/* postgres_submit.c */
 extern const struct submit_ops pg_submit_ops;
+
+/* postgres_hot.c: set-wise, one or two round trips a batch. */
 MUST_CHECK int pg_claim(struct sql *db, struct claim_item **items, size_t n, struct str claimed_by,
                         int64_t margin_ms, struct err *err);
 MUST_CHECK int pg_scan(struct sql *db, struct scan_op *op, struct err *err);
