@@ -299,9 +299,10 @@ static int pg_take_ids(struct driver_conn *c, int64_t *ret_first, int64_t *ret_n
     return rc;
 }
 
-static int pg_submit(struct driver_conn *c, struct submit_item **items, size_t n, struct err *err)
+static int pg_submit_batch(struct driver_conn *c, struct submit_item **items, size_t n,
+                           struct err *err)
 {
-    return submit_batch(&c->sql, &pg_submit_ops, items, n, err);
+    return pg_submit(&c->sql, items, n, err);
 }
 
 static int pg_claim_batch(struct driver_conn *c, struct claim_item **items, size_t n,
@@ -350,7 +351,7 @@ const struct driver postgres_driver = {
     .met_lock = pg_met_lock,
     .set_key_patience = pg_set_key_patience,
     .take_ids = pg_take_ids,
-    .submit = pg_submit,
+    .submit = pg_submit_batch,
     .claim = pg_claim_batch,
     .finish = pg_finish_batch,
     .cancel = pg_cancel_batch,

@@ -50,9 +50,13 @@ MUST_CHECK int pg_run(struct sql *db, const struct pg_query *q, struct err *err)
 /* Several in one round trip; each but the last brings little. Ends at the first error. */
 #define PG_PIPELINE_MAX 4
 MUST_CHECK int pg_run_all(struct sql *db, const struct pg_query *q, size_t n, struct err *err);
+/* Likewise, and commits; after an error it rolls back. They are all of a transaction that has
+ * begun: its end has nothing more to do. */
+MUST_CHECK int pg_run_and_commit(struct sql *db, const struct pg_query *q, size_t n,
+                                 struct err *err);
 
 /* postgres_submit.c */
-extern const struct submit_ops pg_submit_ops;
+MUST_CHECK int pg_submit(struct sql *db, struct submit_item **items, size_t n, struct err *err);
 
 /* postgres_hot.c: set-wise, one or two round trips a batch. */
 MUST_CHECK int pg_claim(struct sql *db, struct claim_item **items, size_t n, struct str claimed_by,

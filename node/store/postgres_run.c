@@ -376,7 +376,7 @@ static size_t send_begin(struct driver_conn *c)
 }
 
 /* Several statements, one round trip. What comes back of the first ones fits the sockets' buffers
- * long before the last one is sent. `whole`: a transaction of their own. */
+ * long before the last one is sent. `whole`: they end the transaction, which is theirs alone. */
 static int run_pipeline(struct driver_conn *c, const struct request *r, size_t n, bool whole,
                         struct err *err)
 {
@@ -401,13 +401,15 @@ static int run_pipeline(struct driver_conn *c, const struct request *r, size_t n
         rc = pg_fail_text(err, ERR_UNAVAILABLE, PQerrorMessage(c->pg));
     if (rc && whole)
         PQclear(pg_exec_result(c, "ROLLBACK")); /* else the connection is lost, and with it all */
+    c->in_transaction &= !whole;
     return rc;
 }
 
 /* Behind a pooler every statement needs a transaction, for its settings. */
-static int run_requests(struct driver_conn *c, const struct request *r, size_t n, struct err *err)
+static int run_requests(struct driver_conn *c, const struct request *r, size_t n, bool commits,
+                        struct err *err)
 {
-    bool whole = c->pooled && !c->in_transaction;
+    bool whole = commits || (c->pooled && !c->in_transaction);
 
     if (n == 1 && !whole && !c->begin_pending)
         return run_one(c, r, err);
@@ -424,7 +426,7 @@ int pg_sql_run(struct sql *db, const struct sql_query *q, struct err *err)
         add_value(&r.params, &q->params[i]);
     rc = request_ready(c, &r, q->text, q->once, err);
     if (!rc)
-        rc = run_requests(c, &r, 1, err);
+        rc = run_requests(c, &r, 1, false, err);
     buf_fini(&r.text);
     return rc;
 }
@@ -444,7 +446,8 @@ static int add_query(struct driver_conn *c, struct request *r, const struct pg_q
     return request_ready(c, r, q->text, false, err);
 }
 
-int pg_run_all(struct sql *db, const struct pg_query *q, size_t n, struct err *err)
+static int run_all(struct sql *db, const struct pg_query *q, size_t n, bool commits,
+                   struct err *err)
 {
     struct driver_conn *c = conn_of(db);
     struct request r[PG_PIPELINE_MAX] = {0};
@@ -454,10 +457,21 @@ int pg_run_all(struct sql *db, const struct pg_query *q, size_t n, struct err *e
     for (size_t i = 0; !rc && i < n; i++)
         rc = add_query(c, &r[i], &q[i], err);
     if (!rc)
-        rc = run_requests(c, r, n, err);
+        rc = run_requests(c, r, n, commits, err);
     for (size_t i = 0; i < n; i++)
         buf_fini(&r[i].text);
     return rc;
+}
+
+int pg_run_all(struct sql *db, const struct pg_query *q, size_t n, struct err *err)
+{
+    return run_all(db, q, n, false, err);
+}
+
+int pg_run_and_commit(struct sql *db, const struct pg_query *q, size_t n, struct err *err)
+{
+    assert(conn_of(db)->begin_pending);
+    return run_all(db, q, n, true, err);
 }
 
 int pg_run(struct sql *db, const struct pg_query *q, struct err *err)

@@ -1,5 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Submission, set-wise. */
+/* Submission, set-wise, in one of two ways (decision 0015).
+ *
+ * Bare: a larger batch supposes that all of its keys are free, in history too, and that job_service
+ * names its services. One round trip inserts, has the server check the rest, and commits. What is
+ * not so fails the whole, and then it and the batches after it go guarded.
+ *
+ * Guarded: ON CONFLICT goes around taken keys, and what history and job_service say comes back
+ * before the commit. */
 #include "node/store/postgres.h"
 
 #include <inttypes.h>
@@ -8,10 +15,13 @@
 #include "node/store/postgres_conn.h"
 #include "node/store/task_row.h"
 
+#define BARE_MIN 8       /* rows; the others are not in a hurry */
+#define GUARDED_FIRST 64 /* batches that go guarded after one that failed, at least */
+#define GUARDED_MAX 4096
+
 enum {
     S_ID,
     S_TRACE,
-    S_KEY,
     S_SERVICE,
     S_HANDLER,
     S_SHARD,
@@ -24,17 +34,21 @@ enum {
     S_TIMEOUT,
     S_PAYLOAD,
     S_CREATED,
+    S_KEY,
     S_N
 };
+
+/* What is checked follows the keys. */
+enum { S_NAMES = S_N, S_LANES, S_SHARDS, S_ALL };
 
 static void fill_submit(struct pg_array *a, const struct submit_run *run)
 {
     static const enum pg_array_type types[S_N] = {
-        [S_ID] = PG_INT8,          [S_TRACE] = PG_TEXT,    [S_KEY] = PG_TEXT,
-        [S_SERVICE] = PG_TEXT,     [S_HANDLER] = PG_TEXT,  [S_SHARD] = PG_INT8,
-        [S_LANE] = PG_INT8,        [S_PRIORITY] = PG_INT8, [S_TIME] = PG_TIMESTAMPTZ,
-        [S_NEXT] = PG_TIMESTAMPTZ, [S_RETRY] = PG_INT8,    [S_POLICY] = PG_TEXT,
-        [S_TIMEOUT] = PG_INT8,     [S_PAYLOAD] = PG_TEXT,  [S_CREATED] = PG_TIMESTAMPTZ,
+        [S_ID] = PG_INT8,       [S_TRACE] = PG_TEXT,          [S_SERVICE] = PG_TEXT,
+        [S_HANDLER] = PG_TEXT,  [S_SHARD] = PG_INT8,          [S_LANE] = PG_INT8,
+        [S_PRIORITY] = PG_INT8, [S_TIME] = PG_TIMESTAMPTZ,    [S_NEXT] = PG_TIMESTAMPTZ,
+        [S_RETRY] = PG_INT8,    [S_POLICY] = PG_TEXT,         [S_TIMEOUT] = PG_INT8,
+        [S_PAYLOAD] = PG_TEXT,  [S_CREATED] = PG_TIMESTAMPTZ, [S_KEY] = PG_TEXT,
     };
 
     for (int i = 0; i < S_N; i++)
@@ -44,7 +58,6 @@ static void fill_submit(struct pg_array *a, const struct submit_run *run)
 
         pg_array_add(&a[S_ID], t->id);
         pg_array_text(&a[S_TRACE], str_from(t->trace_id));
-        pg_array_text(&a[S_KEY], t->biz_uuid);
         pg_array_text(&a[S_SERVICE], t->service_name);
         pg_array_text(&a[S_HANDLER], t->handler);
         pg_array_add(&a[S_SHARD], t->shard);
@@ -57,6 +70,19 @@ static void fill_submit(struct pg_array *a, const struct submit_run *run)
         pg_array_add(&a[S_TIMEOUT], t->timeout_ms);
         pg_array_text(&a[S_PAYLOAD], t->payload);
         pg_array_time(&a[S_CREATED], t->created_at);
+        pg_array_text(&a[S_KEY], t->biz_uuid);
+    }
+}
+
+static void fill_services(struct pg_array *a, const struct submit_run *run)
+{
+    pg_array_start(&a[S_NAMES], PG_TEXT);
+    pg_array_start(&a[S_LANES], PG_INT8);
+    pg_array_start(&a[S_SHARDS], PG_INT8);
+    for (size_t i = 0; i < run->n_services; i++) {
+        pg_array_text(&a[S_NAMES], run->services[i].name);
+        pg_array_add(&a[S_LANES], run->services[i].lanes);
+        pg_array_add(&a[S_SHARDS], run->services[i].shards);
     }
 }
 
@@ -87,33 +113,86 @@ static struct sql_value number_text(char dst[24], int64_t v)
     return sql_textz(dst);
 }
 
-static int insert_and_look(struct sql *db, struct submit_run *run, bool first, struct err *err)
+/* The patience is set once, before the first row and after the table's lock, for which the wait may
+ * be longer. */
+#define INSERT                                                                                     \
+    "INSERT INTO job_delay_task (id, trace_id, service_name, handler, shard, lane, priority, "     \
+    "execute_time, next_attempt_time, max_retry, policy, timeout_ms, payload_json, created_at, "   \
+    "biz_uuid, status, updated_at) "                                                               \
+    "SELECT a, b, c, d, e, f, g, h, i, j, k, nullif(l, 0), m, n, o, 'PENDING', n "                 \
+    "FROM unnest(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "                                    \
+    "AS t(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o) "                                           \
+    "WHERE (SELECT set_config('lock_timeout', ?, true)) IS NOT NULL "
+
+/* The rest of the transaction waits for what others hold as any other does. */
+static const char as_ever[] = "SELECT set_config('lock_timeout', ?, true)";
+
+/* A trigger of somebody's may leave rows out, or change them. */
+static bool all_inserted(const struct submit_run *run)
 {
-    static const char insert[] =
-        "INSERT INTO job_delay_task (id, trace_id, biz_uuid, service_name, handler, shard, lane, "
-        "priority, execute_time, next_attempt_time, max_retry, policy, timeout_ms, "
-        "payload_json, created_at, status, updated_at) "
-        "SELECT a, b, c, d, e, f, g, h, i, j, k, l, nullif(m, 0), n, o, 'PENDING', o "
-        "FROM unnest(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
-        "AS t(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o) "
-        /* Once, before the first row and after the table's lock, for which the wait may be longer.
-         */
-        "WHERE (SELECT set_config('lock_timeout', ?, true)) IS NOT NULL "
-        "{or nothing biz_uuid} RETURNING id";
+    for (size_t i = 0; i < run->n_open; i++) {
+        if (!run->slots[run->open[i]].inserted)
+            return false;
+    }
+    return true;
+}
+
+/* One round trip, the commit included. ERR_EXISTS: the guarded way finds out, also what of it has
+ * been committed. */
+static int insert_bare(struct sql *db, struct submit_run *run, struct err *err)
+{
+    static const char insert[] = INSERT "RETURNING id";
+    /* Fails by a value that is none, whose text the server's log shows. Like each statement it sees
+     * what was committed before it began: also what the insert waited for. */
+    static const char check[] =
+        "SELECT set_config('lock_timeout', CASE "
+        "WHEN EXISTS (SELECT FROM job_delay_task_history WHERE biz_uuid = ANY (?)) "
+        "OR EXISTS (SELECT FROM unnest(?, ?, ?) AS u(name, lanes, shards) WHERE NOT EXISTS "
+        "(SELECT FROM job_service AS s WHERE s.name = u.name AND s.lanes & u.lanes = u.lanes "
+        "AND s.shards_seen >= u.shards)) "
+        "THEN 'jobflow: a key was used before, or a service is new; the batch runs again' "
+        "ELSE current_setting('lock_timeout') END, true)";
+    struct pg_array a[S_ALL] = {0};
+    struct inserted in = {.run = run};
+    char ms[2][24];
+    const struct sql_value patience = number_text(ms[0], pg_key_ms(conn_of(db), run->patience_ms));
+    const struct sql_value session = number_text(ms[1], pg_lock_ms(conn_of(db)));
+    const struct pg_query q[] = {
+        {.text = insert,
+         .arrays = a,
+         .n_arrays = S_N,
+         .scalars = &patience,
+         .n_scalars = 1,
+         .on_row = on_inserted,
+         .ctx = &in},
+        {.text = as_ever, .scalars = &session, .n_scalars = 1},
+        {.text = check, .arrays = &a[S_KEY], .n_arrays = S_ALL - S_KEY},
+    };
+    int rc;
+
+    fill_submit(a, run);
+    fill_services(a, run);
+    rc = pg_run_and_commit(db, q, 3, err);
+    if (rc == ERR_INVALID || rc == ERR_CORRUPT || (!rc && !all_inserted(run)))
+        rc = ERR_EXISTS;
+    for (size_t i = 0; !rc && i < run->n_services; i++)
+        run->services[i].known = true;
+    pg_arrays_fini(a, S_ALL);
+    return rc;
+}
+
+static int insert_guarded(struct sql *db, struct submit_run *run, bool first, struct err *err)
+{
+    static const char insert[] = INSERT "{or nothing biz_uuid} RETURNING id";
     static const char history[] =
         "SELECT " HISTORY_COLUMNS " FROM job_delay_task_history WHERE biz_uuid = ANY (?)";
     static const char services[] =
         "SELECT name, lanes, shards_seen FROM job_service WHERE name = ANY (?)";
-    struct pg_array a[S_N] = {0};
-    struct pg_array names = {0};
+    struct pg_array a[S_ALL] = {0};
     struct inserted in = {.run = run};
-    /* The rest of the transaction waits for what others hold as any other does. */
-    static const char as_ever[] = "SELECT set_config('lock_timeout', ?, true)";
     char ms[2][24];
     const struct sql_value patience = number_text(ms[0], pg_key_ms(conn_of(db), run->patience_ms));
     const struct sql_value session = number_text(ms[1], pg_lock_ms(conn_of(db)));
-    /* Each statement sees what was committed before it began: the second what the first waited for.
-     */
     const struct pg_query q[] = {
         {.text = insert,
          .arrays = a,
@@ -129,23 +208,26 @@ static int insert_and_look(struct sql *db, struct submit_run *run, bool first, s
          .on_row = submit_on_history,
          .ctx = run},
         {.text = services,
-         .arrays = &names,
+         .arrays = &a[S_NAMES],
          .n_arrays = 1,
          .on_row = submit_on_service,
          .ctx = run},
     };
     int rc;
 
+    fill_submit(a, run);
+    fill_services(a, run);
+    rc = pg_run_all(db, q, first ? 4 : 3, err);
+    pg_arrays_fini(a, S_ALL);
+    return rc;
+}
+
+static int insert_and_look(struct sql *db, struct submit_run *run, bool first, struct err *err)
+{
     for (size_t i = 0; i < run->n_open; i++)
         run->slots[run->open[i]].inserted = false;
-    fill_submit(a, run);
-    pg_array_start(&names, PG_TEXT);
-    for (size_t i = 0; i < run->n_services; i++)
-        pg_array_text(&names, run->services[i].name);
-    rc = pg_run_all(db, q, first ? 4 : 3, err);
-    pg_array_fini(&names);
-    pg_arrays_fini(a, S_N);
-    return rc;
+    return first && conn_of(db)->is_bare ? insert_bare(db, run, err)
+                                         : insert_guarded(db, run, first, err);
 }
 
 static int find_set(struct sql *db, struct submit_run *run, struct err *err)
@@ -167,4 +249,31 @@ static int find_set(struct sql *db, struct submit_run *run, struct err *err)
     return rc;
 }
 
-const struct submit_ops pg_submit_ops = {.insert = insert_and_look, .find = find_set};
+/* The more often, the longer: each try that fails leaves a line in the server's log. */
+static void go_guarded(struct driver_conn *c)
+{
+    c->n_guarded = c->guard > GUARDED_FIRST ? c->guard : GUARDED_FIRST;
+    c->guard = c->n_guarded < GUARDED_MAX ? c->n_guarded * 2 : GUARDED_MAX;
+    c->is_bare = false;
+}
+
+int pg_submit(struct sql *db, struct submit_item **items, size_t n, struct err *err)
+{
+    static const struct submit_ops ops = {.insert = insert_and_look, .find = find_set};
+    struct driver_conn *c = conn_of(db);
+    int rc;
+
+    c->is_bare = n >= BARE_MIN && !c->n_guarded;
+    if (n >= BARE_MIN && c->n_guarded)
+        c->n_guarded--;
+    rc = submit_batch(db, &ops, items, n, err);
+    if (!c->is_bare)
+        return rc;
+    if (rc == ERR_EXISTS) {
+        go_guarded(c);
+        return submit_batch(db, &ops, items, n, err);
+    }
+    if (!rc && c->guard > GUARDED_FIRST)
+        c->guard--;
+    return rc;
+}

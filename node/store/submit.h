@@ -2,7 +2,8 @@
 /* Submission, the part that is the same on every database.
  *
  * Happy path: insert what is free, look the keys up in history as a second statement, see that
- * job_service names each service with its lanes, commit.
+ * job_service names each service with its lanes, commit. (A driver may have the database do all of
+ * that: submit_ops.)
  * A key found in history takes its insert back: the key was free only because its task had ended. A
  * key that was taken is read in history, then live; found in neither, its task moved on between the
  * statements, and the round is repeated.
@@ -42,7 +43,9 @@ struct submit_ops {
     /* For the open slots: inserts the rows whose keys are free and sets `inserted`; then, as
      * another statement, gives the history rows of the keys to submit_on_history. In the first
      * round, gives the job_service rows (name, lanes, shards_seen) of the services to
-     * submit_on_service. `ctx` of both is the run. */
+     * submit_on_service. `ctx` of both is the run. Instead it may, in the first round, insert all
+     * open slots, see that no key is in history, mark all services as known and commit; what is not
+     * so fails it. */
     int (*insert)(struct sql *db, struct submit_run *run, bool first, struct err *err);
     /* Gives the live rows of the open slots' keys to submit_on_live. */
     int (*find)(struct sql *db, struct submit_run *run, struct err *err);

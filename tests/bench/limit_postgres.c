@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The statements of node/store/postgres_hot.c and postgres_finish.c with binary arrays, in pipeline
- * mode: the next batch is put together and sent while the server works on the one before. */
+/* The statements of node/store/postgres_submit.c, postgres_hot.c and postgres_finish.c with binary
+ * arrays, in pipeline mode: the next batch is put together and sent while the server works on the
+ * one before. */
 #include <assert.h>
 #include <endian.h>
 #include <libpq-fe.h>
@@ -12,6 +13,7 @@
 #include "tests/bench/limit.h"
 
 #define DEPTH 4 /* transactions under way */
+#define KEYS 14 /* of an insert's arrays, the last one */
 #define INT8_ARRAY 1016
 #define TEXT_ARRAY 1009
 #define TIME_ARRAY 1185
@@ -19,7 +21,7 @@
 #define PG_EPOCH_MS INT64_C(946684800000) /* 2000-01-01 */
 #define NOW "date_trunc('milliseconds', clock_timestamp())"
 
-enum statement { BEGIN, INSERT, HISTORY, SERVICES, COMMIT, CLAIM, FINISH, N_STATEMENTS };
+enum statement { BEGIN, INSERT, CHECK, COMMIT, CLAIM, FINISH, N_STATEMENTS };
 
 static const struct {
     const char *text;
@@ -28,23 +30,23 @@ static const struct {
 } statements[N_STATEMENTS] = {
     [BEGIN] = {"BEGIN ISOLATION LEVEL READ COMMITTED", 0, {0}},
     [INSERT] =
-        {"INSERT INTO job_delay_task (id, trace_id, biz_uuid, service_name, handler, shard, lane, "
-         "priority, execute_time, next_attempt_time, max_retry, policy, timeout_ms, payload_json, "
-         "created_at, status, updated_at) SELECT a, b, c, d, e, f, g, h, i, j, k, l, nullif(m, 0), "
-         "n, o, 'PENDING', o FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, "
-         "$14, $15) AS t(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o) "
-         "ON CONFLICT (biz_uuid) DO NOTHING RETURNING id",
+        {"INSERT INTO job_delay_task (id, trace_id, service_name, handler, shard, lane, priority, "
+         "execute_time, next_attempt_time, max_retry, policy, timeout_ms, payload_json, "
+         "created_at, biz_uuid, status, updated_at) SELECT a, b, c, d, e, f, g, h, i, j, k, "
+         "nullif(l, 0), m, n, o, 'PENDING', n FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, "
+         "$10, $11, $12, $13, $14, $15) AS t(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o) "
+         "RETURNING id",
          15,
-         {INT8_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, INT8_ARRAY, INT8_ARRAY,
-          INT8_ARRAY, TIME_ARRAY, TIME_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT8_ARRAY, TEXT_ARRAY,
-          TIME_ARRAY}},
-    [HISTORY] = {"SELECT " LIMIT_COLUMNS ", finished_at FROM job_delay_task_history "
-                 "WHERE biz_uuid = ANY ($1)",
-                 1,
-                 {TEXT_ARRAY}},
-    [SERVICES] = {"SELECT name, lanes, shards_seen FROM job_service WHERE name = ANY ($1)",
-                  1,
-                  {TEXT_ARRAY}},
+         {INT8_ARRAY, TEXT_ARRAY, TEXT_ARRAY, TEXT_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY,
+          TIME_ARRAY, TIME_ARRAY, INT8_ARRAY, TEXT_ARRAY, INT8_ARRAY, TEXT_ARRAY, TIME_ARRAY,
+          TEXT_ARRAY}},
+    [CHECK] = {"SELECT set_config('lock_timeout', CASE WHEN EXISTS (SELECT FROM "
+               "job_delay_task_history WHERE biz_uuid = ANY ($1)) OR NOT EXISTS (SELECT FROM "
+               "job_service WHERE name = '" LIMIT_SERVICE "' AND lanes & 16 = 16) "
+               "THEN 'a key was used before, or the service is new' "
+               "ELSE current_setting('lock_timeout') END, true)",
+               1,
+               {TEXT_ARRAY}},
     [COMMIT] = {"COMMIT", 0, {0}},
     [CLAIM] = {"WITH c(claim_id, read_attempt, default_ms) AS (SELECT * FROM unnest($1, $2, $3)), "
                "k(at, who, margin) AS MATERIALIZED (SELECT " NOW ", '" LIMIT_NODE
@@ -207,39 +209,32 @@ static void fill_insert(struct limit_session *s, const struct limit_row *rows, s
     for (size_t i = 0; i < n; i++) {
         add_int(&a[0], rows[i].id);
         add_text(&a[1], rows[i].trace_id);
-        add_text(&a[2], rows[i].key);
-        add_text(&a[3], LIMIT_SERVICE);
-        add_text(&a[4], LIMIT_HANDLER);
-        add_int(&a[5], 0);
-        add_int(&a[6], LIMIT_LANE);
-        add_int(&a[7], LIMIT_PRIORITY);
+        add_text(&a[2], LIMIT_SERVICE);
+        add_text(&a[3], LIMIT_HANDLER);
+        add_int(&a[4], 0);
+        add_int(&a[5], LIMIT_LANE);
+        add_int(&a[6], LIMIT_PRIORITY);
+        add_time(&a[7], due);
         add_time(&a[8], due);
-        add_time(&a[9], due);
-        add_int(&a[10], LIMIT_RETRIES);
-        add_text(&a[11], NULL);
-        add_int(&a[12], 0);
-        add_text(&a[13], rows[i].payload);
-        add_time(&a[14], now);
+        add_int(&a[9], LIMIT_RETRIES);
+        add_text(&a[10], NULL);
+        add_int(&a[11], 0);
+        add_text(&a[12], rows[i].payload);
+        add_time(&a[13], now);
+        add_text(&a[KEYS], rows[i].key);
     }
 }
 
 static void insert(struct limit_session *s, const struct limit_row *rows, size_t n, wall_ms due)
 {
-    struct buf services = {0};
-    const uint32_t header[] = {htobe32(1), 0, htobe32(25), htobe32(1), htobe32(1)};
-
     start_arrays(s, INSERT, n);
     fill_insert(s, rows, n, due);
-    buf_add(&services, header, sizeof(header));
-    add_text(&services, LIMIT_SERVICE);
     make_room(s);
     send(s, BEGIN, NULL);
     send(s, INSERT, s->arrays);
-    send(s, HISTORY, &s->arrays[2]);
-    send(s, SERVICES, &services);
+    send(s, CHECK, &s->arrays[KEYS]);
     send(s, COMMIT, NULL);
     sync_sent(s, n);
-    buf_fini(&services);
 }
 
 static void claim(struct limit_session *s, int64_t first_id, size_t n)

@@ -37,10 +37,142 @@ static void test_claims_are_hot(struct world *w)
         fail_msg("%" PRId64 " of %" PRId64 " claims are HOT", hot, updated);
 }
 
+/* A batch of tasks whose keys are new but the last one's, which is `known`. */
+static void put_batch_but(struct world *w, const char *prefix, const char *known)
+{
+    enum { N = 20 };
+    struct submit_item items[N] = {0};
+    struct task tasks[N];
+
+    for (size_t i = 0; i < N; i++) {
+        tasks[i] = draft_key(w, i < N - 1 ? world_text(w, "%s%02zu", prefix, i) : str_from(known));
+        items[i].task = &tasks[i];
+    }
+    submit(w, items, N);
+    for (size_t i = 0; i < N - 1; i++) {
+        assert_int_equal(items[i].result, SUBMIT_CREATED);
+        assert_int_equal(look_key(w, tasks[i].biz_uuid)->id, tasks[i].id);
+    }
+    assert_int_equal(items[N - 1].result, SUBMIT_DUPLICATE);
+    assert_str(items[N - 1].existing->biz_uuid, known);
+}
+
+static int64_t n_inserted(struct world *w) /* also what was rolled back */
+{
+    return sql_value(w, "SELECT n_tup_ins FROM pg_stat_user_tables WHERE relname = "
+                        "'job_delay_task'");
+}
+
+/* A batch supposes that its keys are free. When they are not it is inserted once more, with care;
+ * and so are the next ones, at once. */
+static void test_bare_batches(struct world *w)
+{
+    mono_ms until = clock_mono() + DEADLINE_MS;
+    struct task like = draft(w, "like");
+    int64_t wanted = 1 + 20 + (20 + 19) + 10 * 19;
+    int64_t id = put_key(w, "z-known"); /* and with it the service */
+
+    put_many(w, "free", 20, &like, NULL);
+    put_batch_but(w, "a", "z-known");
+    for (int i = 0; i < 10; i++)
+        put_batch_but(w, world_text(w, "b%d-", i).p, "z-known");
+    assert_int_equal(look(w, "z-known")->id, id);
+    while (n_inserted(w) < wanted) { /* counted late, when the session next does something */
+        assert_true(clock_mono() < until);
+        nap();
+        (void)world_now(w);
+    }
+    assert_int_equal(n_inserted(w), wanted);
+}
+
+static int64_t of_service(struct world *w, const char *column)
+{
+    return sql_value(w, "SELECT %s FROM job_service WHERE name = 'new'", column);
+}
+
+/* A session that has met no taken key yet: what a bare batch cannot be is seen, and done. */
+static void test_bare_batches_that_fail(struct world *w)
+{
+    struct task like = draft(w, "like");
+
+    (void)bring(w, "z-ended", TASK_SUCCESS);
+    w->conn = world_connect(w);
+    put_batch_but(w, "a", "z-ended");
+    assert_int_equal(sql_value(w, "SELECT count(*) FROM job_delay_task"), 19);
+
+    w->conn = world_connect(w);
+    like.service_name = STR("new");
+    like.lane = 3;
+    put_many(w, "service", 20, &like, NULL);
+    assert_int_equal(of_service(w, "lanes"), 1 << 3);
+    w->conn = world_connect(w);
+    like.lane = 5;
+    put_many(w, "lane", 20, &like, NULL);
+    assert_int_equal(of_service(w, "lanes"), 1 << 3 | 1 << 5);
+    w->conn = world_connect(w);
+    like.shard = 2;
+    put_many(w, "shard", 20, &like, NULL);
+    assert_int_equal(of_service(w, "shards_seen"), 3);
+}
+
+/* The answer to the commit was lost: the batch runs again on another connection, and by then one
+ * task has ended. */
+static void test_bare_batches_again(struct world *w)
+{
+    enum { N = 20 };
+    struct submit_item items[N] = {0};
+    struct task tasks[N];
+
+    (void)put_key(w, "first"); /* and with it the service */
+    for (size_t i = 0; i < N; i++) {
+        tasks[i] = draft_key(w, world_text(w, "k%02zu", i));
+        items[i].task = &tasks[i];
+    }
+    submit(w, items, N);
+    (void)claim_won(w, tasks[7].id, 0);
+    finish_done(w, tasks[7].id, 1, FINISH_SUCCESS);
+    w->conn = world_connect(w);
+    submit(w, items, N);
+    for (size_t i = 0; i < N; i++) {
+        assert_int_equal(items[i].result, SUBMIT_CREATED);
+        assert_null(items[i].existing);
+    }
+    assert_int_equal(sql_value(w, "SELECT count(*) FROM job_delay_task"), N);
+    assert_status(w, "k07", TASK_SUCCESS);
+}
+
+/* Somebody's trigger leaves a row out: the others, which are stored, are not lost with it. */
+static void test_bare_batches_under_a_trigger(struct world *w)
+{
+    enum { N = 20 };
+    struct submit_item items[N];
+    struct submit_item *list[N];
+    struct task tasks[N];
+    struct err err = {0};
+
+    (void)put_key(w, "first");
+    (void)sql_value(w, "CREATE FUNCTION leave_out() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+                       "IF NEW.biz_uuid = 'k07' THEN RETURN NULL; END IF; RETURN NEW; END $$; "
+                       "CREATE TRIGGER leave_out BEFORE INSERT ON job_delay_task FOR EACH ROW "
+                       "EXECUTE FUNCTION leave_out(); SELECT 1");
+    for (size_t i = 0; i < N; i++) {
+        tasks[i] = draft_key(w, world_text(w, "k%02zu", i));
+        list[i] = &items[i];
+        items[i] = (struct submit_item){.task = &tasks[i]};
+    }
+    assert_int_equal(w->d->submit(w->conn, list, N, &err), ERR_BUSY);
+    (void)sql_value(w, "DROP TRIGGER leave_out ON job_delay_task; SELECT 1");
+    submit(w, items, N);
+    for (size_t i = 0; i < N; i++)
+        assert_int_equal(items[i].result, SUBMIT_CREATED);
+    assert_int_equal(sql_value(w, "SELECT count(*) FROM job_delay_task"), 1 + N);
+}
+
 /* Behind a transaction pooler no prepared statement has a name. */
 static void test_without_named_statements(struct world *w)
 {
     const struct driver_options opt = {.statement_timeout_ms = 10000, .named_statements = false};
+    struct task like = draft(w, "like");
     const struct task *t;
 
     w->conn = world_connect_to(w, w->url, &opt, NULL);
@@ -54,6 +186,8 @@ static void test_without_named_statements(struct world *w)
     }
     assert_int_equal(cancel(w, "k0", NULL), CANCEL_FINISHED);
     assert_int_equal(cancel(w, "nobody", NULL), CANCEL_NOT_FOUND);
+    put_many(w, "many", 20, &like, NULL);
+    put_batch_but(w, "more", "k0");
 }
 
 /* A pooler that cannot be seen gives another session: what to set is said, and a new connection
@@ -134,6 +268,10 @@ static void test_another_schema_of_the_same_database(struct world *w)
 
 static const struct test_case cases[] = {
     {"postgres: claims are HOT", test_claims_are_hot, NEEDS_POSTGRES},
+    {"postgres: bare batches", test_bare_batches, NEEDS_POSTGRES},
+    {"postgres: bare batches that fail", test_bare_batches_that_fail, NEEDS_POSTGRES},
+    {"postgres: bare batches again", test_bare_batches_again, NEEDS_POSTGRES},
+    {"postgres: bare batches under a trigger", test_bare_batches_under_a_trigger, NEEDS_POSTGRES},
     {"database-53: without named statements", test_without_named_statements, NEEDS_POSTGRES},
     {"database-53: statements that got lost", test_statements_that_got_lost, NEEDS_POSTGRES},
     {"postgres: weak durability is told", test_weak_durability_is_told, NEEDS_POSTGRES},
