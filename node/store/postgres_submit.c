@@ -124,57 +124,45 @@ static struct sql_value number_text(char dst[24], int64_t v)
     "AS t(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o) "                                           \
     "WHERE (SELECT set_config('lock_timeout', ?, true)) IS NOT NULL "
 
-/* The rest of the transaction waits for what others hold as any other does. */
-static const char as_ever[] = "SELECT set_config('lock_timeout', ?, true)";
-
-/* A trigger of somebody's may leave rows out, or change them. */
-static bool all_inserted(const struct submit_run *run)
-{
-    for (size_t i = 0; i < run->n_open; i++) {
-        if (!run->slots[run->open[i]].inserted)
-            return false;
-    }
-    return true;
-}
-
-/* One round trip, the commit included. ERR_EXISTS: the guarded way finds out, also what of it has
- * been committed. */
+/* One round trip, the commit included. ERR_EXISTS: nothing was stored, and the guarded way tells
+ * why. */
 static int insert_bare(struct sql *db, struct submit_run *run, struct err *err)
 {
-    static const char insert[] = INSERT "RETURNING id";
-    /* Fails by a value that is none, whose text the server's log shows. Like each statement it sees
-     * what was committed before it began: also what the insert waited for. */
+    /* Both statements fail, where they do, by a value that is none: the server's log shows its
+     * text. The first one looks for what somebody's triggers left out or changed. */
+    static const char insert[] =
+        "WITH i AS (" INSERT "RETURNING id) SELECT set_config('lock_timeout', CASE "
+        "WHEN array_agg(id) = $1 THEN ? "
+        "ELSE 'jobflow: a trigger changed rows; the batch runs again' END, true) FROM i";
+    /* Like each statement it sees what was committed before it began: also what the first waited
+     * for. */
     static const char check[] =
         "SELECT set_config('lock_timeout', CASE "
         "WHEN EXISTS (SELECT FROM job_delay_task_history WHERE biz_uuid = ANY (?)) "
         "OR EXISTS (SELECT FROM unnest(?, ?, ?) AS u(name, lanes, shards) WHERE NOT EXISTS "
         "(SELECT FROM job_service AS s WHERE s.name = u.name AND s.lanes & u.lanes = u.lanes "
         "AND s.shards_seen >= u.shards)) "
-        "THEN 'jobflow: a key was used before, or a service is new; the batch runs again' "
-        "ELSE current_setting('lock_timeout') END, true)";
+        "THEN 'jobflow: a key was used before, or a service, lane or shard is new; "
+        "the batch runs again' ELSE current_setting('lock_timeout') END, true)";
     struct pg_array a[S_ALL] = {0};
-    struct inserted in = {.run = run};
     char ms[2][24];
-    const struct sql_value patience = number_text(ms[0], pg_key_ms(conn_of(db), run->patience_ms));
-    const struct sql_value session = number_text(ms[1], pg_lock_ms(conn_of(db)));
+    const struct sql_value waits[] = {
+        number_text(ms[0], pg_key_ms(conn_of(db), run->patience_ms)),
+        number_text(ms[1], pg_lock_ms(conn_of(db))), /* the rest of the transaction */
+    };
     const struct pg_query q[] = {
-        {.text = insert,
-         .arrays = a,
-         .n_arrays = S_N,
-         .scalars = &patience,
-         .n_scalars = 1,
-         .on_row = on_inserted,
-         .ctx = &in},
-        {.text = as_ever, .scalars = &session, .n_scalars = 1},
+        {.text = insert, .arrays = a, .n_arrays = S_N, .scalars = waits, .n_scalars = 2},
         {.text = check, .arrays = &a[S_KEY], .n_arrays = S_ALL - S_KEY},
     };
     int rc;
 
     fill_submit(a, run);
     fill_services(a, run);
-    rc = pg_run_and_commit(db, q, 3, err);
-    if (rc == ERR_INVALID || rc == ERR_CORRUPT || (!rc && !all_inserted(run)))
+    rc = pg_run_and_commit(db, q, 2, err);
+    if (rc == ERR_INVALID)
         rc = ERR_EXISTS;
+    for (size_t i = 0; !rc && i < run->n_open; i++)
+        run->slots[run->open[i]].inserted = true;
     for (size_t i = 0; !rc && i < run->n_services; i++)
         run->services[i].known = true;
     pg_arrays_fini(a, S_ALL);
@@ -189,6 +177,8 @@ static int insert_guarded(struct sql *db, struct submit_run *run, bool first, st
     static const char services[] =
         "SELECT name, lanes, shards_seen FROM job_service WHERE name = ANY (?)";
     struct pg_array a[S_ALL] = {0};
+    /* The rest of the transaction waits for what others hold as any other does. */
+    static const char as_ever[] = "SELECT set_config('lock_timeout', ?, true)";
     struct inserted in = {.run = run};
     char ms[2][24];
     const struct sql_value patience = number_text(ms[0], pg_key_ms(conn_of(db), run->patience_ms));

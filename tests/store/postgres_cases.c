@@ -141,7 +141,18 @@ static void test_bare_batches_again(struct world *w)
     assert_status(w, "k07", TASK_SUCCESS);
 }
 
-/* Somebody's trigger leaves a row out: the others, which are stored, are not lost with it. */
+static void set_trigger(struct world *w, const char *body)
+{
+    (void)sql_value(w,
+                    "SET client_min_messages = warning; CREATE OR REPLACE FUNCTION meddle() "
+                    "RETURNS trigger LANGUAGE plpgsql AS $$ "
+                    "BEGIN IF NEW.biz_uuid = 'k07' THEN %s; END IF; RETURN NEW; END $$; "
+                    "DROP TRIGGER IF EXISTS meddle ON job_delay_task; CREATE TRIGGER meddle BEFORE "
+                    "INSERT ON job_delay_task FOR EACH ROW EXECUTE FUNCTION meddle(); SELECT 1",
+                    body);
+}
+
+/* Somebody's trigger leaves a row out, or changes it: with an error nothing is stored. */
 static void test_bare_batches_under_a_trigger(struct world *w)
 {
     enum { N = 20 };
@@ -151,17 +162,20 @@ static void test_bare_batches_under_a_trigger(struct world *w)
     struct err err = {0};
 
     (void)put_key(w, "first");
-    (void)sql_value(w, "CREATE FUNCTION leave_out() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-                       "IF NEW.biz_uuid = 'k07' THEN RETURN NULL; END IF; RETURN NEW; END $$; "
-                       "CREATE TRIGGER leave_out BEFORE INSERT ON job_delay_task FOR EACH ROW "
-                       "EXECUTE FUNCTION leave_out(); SELECT 1");
     for (size_t i = 0; i < N; i++) {
         tasks[i] = draft_key(w, world_text(w, "k%02zu", i));
         list[i] = &items[i];
         items[i] = (struct submit_item){.task = &tasks[i]};
     }
+    set_trigger(w, "RETURN NULL");
     assert_int_equal(w->d->submit(w->conn, list, N, &err), ERR_BUSY);
-    (void)sql_value(w, "DROP TRIGGER leave_out ON job_delay_task; SELECT 1");
+    assert_int_equal(sql_value(w, "SELECT count(*) FROM job_delay_task"), 1);
+    w->conn = world_connect(w);
+    set_trigger(w, "NEW.id = 1000000000000000");
+    assert_int_equal(w->d->submit(w->conn, list, N, &err), ERR_CORRUPT);
+    assert_int_equal(sql_value(w, "SELECT count(*) FROM job_delay_task"), 1);
+    (void)sql_value(w, "DROP TRIGGER meddle ON job_delay_task; SELECT 1");
+    w->conn = world_connect(w);
     submit(w, items, N);
     for (size_t i = 0; i < N; i++)
         assert_int_equal(items[i].result, SUBMIT_CREATED);
