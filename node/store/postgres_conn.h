@@ -21,8 +21,7 @@ struct driver_conn {
     bool begin_pending;  /* BEGIN goes out together with the next statement */
     bool is_patient;     /* and with it the patience for keys */
     bool waits_for_keys; /* which has been set: what it waits for are rows of tasks */
-    bool is_bare;        /* how the submission under way goes: postgres_submit.c */
-    uint32_t n_guarded;  /* submissions to come that do not go so */
+    uint32_t n_guarded;  /* submissions to come that do not go bare: postgres_submit.c */
     uint32_t guard;      /* how many the next one that fails brings, if more than the least */
     bool silent;         /* an answer did not come: the connection is of no use any more */
 };

@@ -9,6 +9,7 @@
  * before the commit. */
 #include "node/store/postgres.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -124,9 +125,9 @@ static struct sql_value number_text(char dst[24], int64_t v)
     "AS t(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o) "                                           \
     "WHERE (SELECT set_config('lock_timeout', ?, true)) IS NOT NULL "
 
-/* One round trip, the commit included. ERR_EXISTS: nothing was stored, and the guarded way tells
- * why. */
-static int insert_bare(struct sql *db, struct submit_run *run, struct err *err)
+/* One round trip, the commit included; of several rows there is no second round. ERR_EXISTS:
+ * nothing was stored, and the guarded way tells why. */
+static int insert_bare(struct sql *db, struct submit_run *run, bool first, struct err *err)
 {
     /* Both statements fail, where they do, by a value that is none: the server's log shows its
      * text. The first one looks for what somebody's triggers left out or changed. */
@@ -156,6 +157,7 @@ static int insert_bare(struct sql *db, struct submit_run *run, struct err *err)
     };
     int rc;
 
+    assert(first);
     fill_submit(a, run);
     fill_services(a, run);
     rc = pg_run_and_commit(db, q, 2, err);
@@ -205,19 +207,13 @@ static int insert_guarded(struct sql *db, struct submit_run *run, bool first, st
     };
     int rc;
 
+    for (size_t i = 0; i < run->n_open; i++)
+        run->slots[run->open[i]].inserted = false;
     fill_submit(a, run);
     fill_services(a, run);
     rc = pg_run_all(db, q, first ? 4 : 3, err);
     pg_arrays_fini(a, S_ALL);
     return rc;
-}
-
-static int insert_and_look(struct sql *db, struct submit_run *run, bool first, struct err *err)
-{
-    for (size_t i = 0; i < run->n_open; i++)
-        run->slots[run->open[i]].inserted = false;
-    return first && conn_of(db)->is_bare ? insert_bare(db, run, err)
-                                         : insert_guarded(db, run, first, err);
 }
 
 static int find_set(struct sql *db, struct submit_run *run, struct err *err)
@@ -244,24 +240,25 @@ static void go_guarded(struct driver_conn *c)
 {
     c->n_guarded = c->guard > GUARDED_FIRST ? c->guard : GUARDED_FIRST;
     c->guard = c->n_guarded < GUARDED_MAX ? c->n_guarded * 2 : GUARDED_MAX;
-    c->is_bare = false;
 }
 
 int pg_submit(struct sql *db, struct submit_item **items, size_t n, struct err *err)
 {
-    static const struct submit_ops ops = {.insert = insert_and_look, .find = find_set};
+    static const struct submit_ops bare = {.insert = insert_bare, .find = find_set};
+    static const struct submit_ops guarded = {.insert = insert_guarded, .find = find_set};
     struct driver_conn *c = conn_of(db);
     int rc;
 
-    c->is_bare = n >= BARE_MIN && !c->n_guarded;
-    if (n >= BARE_MIN && c->n_guarded)
+    if (n < BARE_MIN)
+        return submit_batch(db, &guarded, items, n, err);
+    if (c->n_guarded) {
         c->n_guarded--;
-    rc = submit_batch(db, &ops, items, n, err);
-    if (!c->is_bare)
-        return rc;
+        return submit_batch(db, &guarded, items, n, err);
+    }
+    rc = submit_batch(db, &bare, items, n, err);
     if (rc == ERR_EXISTS) {
         go_guarded(c);
-        return submit_batch(db, &ops, items, n, err);
+        return submit_batch(db, &guarded, items, n, err);
     }
     if (!rc && c->guard > GUARDED_FIRST)
         c->guard--;

@@ -115,29 +115,41 @@ static void test_bare_batches_that_fail(struct world *w)
     assert_int_equal(of_service(w, "shards_seen"), 3);
 }
 
+enum { N_TWENTY = 20 };
+
+/* k00 to k19. */
+static void draft_twenty(struct world *w, struct task *tasks, struct submit_item *items)
+{
+    for (size_t i = 0; i < N_TWENTY; i++) {
+        tasks[i] = draft_key(w, world_text(w, "k%02zu", i));
+        items[i] = (struct submit_item){.task = &tasks[i]};
+    }
+}
+
+static void submit_twenty(struct world *w, struct submit_item *items)
+{
+    submit(w, items, N_TWENTY);
+    for (size_t i = 0; i < N_TWENTY; i++) {
+        assert_int_equal(items[i].result, SUBMIT_CREATED);
+        assert_null(items[i].existing);
+    }
+}
+
 /* The answer to the commit was lost: the batch runs again on another connection, and by then one
  * task has ended. */
 static void test_bare_batches_again(struct world *w)
 {
-    enum { N = 20 };
-    struct submit_item items[N] = {0};
-    struct task tasks[N];
+    struct submit_item items[N_TWENTY];
+    struct task tasks[N_TWENTY];
 
     (void)put_key(w, "first"); /* and with it the service */
-    for (size_t i = 0; i < N; i++) {
-        tasks[i] = draft_key(w, world_text(w, "k%02zu", i));
-        items[i].task = &tasks[i];
-    }
-    submit(w, items, N);
+    draft_twenty(w, tasks, items);
+    submit_twenty(w, items);
     (void)claim_won(w, tasks[7].id, 0);
     finish_done(w, tasks[7].id, 1, FINISH_SUCCESS);
     w->conn = world_connect(w);
-    submit(w, items, N);
-    for (size_t i = 0; i < N; i++) {
-        assert_int_equal(items[i].result, SUBMIT_CREATED);
-        assert_null(items[i].existing);
-    }
-    assert_int_equal(sql_value(w, "SELECT count(*) FROM job_delay_task"), N);
+    submit_twenty(w, items);
+    assert_int_equal(sql_value(w, "SELECT count(*) FROM job_delay_task"), N_TWENTY);
     assert_status(w, "k07", TASK_SUCCESS);
 }
 
@@ -155,31 +167,26 @@ static void set_trigger(struct world *w, const char *body)
 /* Somebody's trigger leaves a row out, or changes it: with an error nothing is stored. */
 static void test_bare_batches_under_a_trigger(struct world *w)
 {
-    enum { N = 20 };
-    struct submit_item items[N];
-    struct submit_item *list[N];
-    struct task tasks[N];
+    struct submit_item items[N_TWENTY];
+    struct submit_item *list[N_TWENTY];
+    struct task tasks[N_TWENTY];
     struct err err = {0};
 
     (void)put_key(w, "first");
-    for (size_t i = 0; i < N; i++) {
-        tasks[i] = draft_key(w, world_text(w, "k%02zu", i));
+    draft_twenty(w, tasks, items);
+    for (size_t i = 0; i < N_TWENTY; i++)
         list[i] = &items[i];
-        items[i] = (struct submit_item){.task = &tasks[i]};
-    }
     set_trigger(w, "RETURN NULL");
-    assert_int_equal(w->d->submit(w->conn, list, N, &err), ERR_BUSY);
+    assert_int_equal(w->d->submit(w->conn, list, N_TWENTY, &err), ERR_BUSY);
     assert_int_equal(sql_value(w, "SELECT count(*) FROM job_delay_task"), 1);
     w->conn = world_connect(w);
     set_trigger(w, "NEW.id = 1000000000000000");
-    assert_int_equal(w->d->submit(w->conn, list, N, &err), ERR_CORRUPT);
+    assert_int_equal(w->d->submit(w->conn, list, N_TWENTY, &err), ERR_CORRUPT);
     assert_int_equal(sql_value(w, "SELECT count(*) FROM job_delay_task"), 1);
     (void)sql_value(w, "DROP TRIGGER meddle ON job_delay_task; SELECT 1");
     w->conn = world_connect(w);
-    submit(w, items, N);
-    for (size_t i = 0; i < N; i++)
-        assert_int_equal(items[i].result, SUBMIT_CREATED);
-    assert_int_equal(sql_value(w, "SELECT count(*) FROM job_delay_task"), 1 + N);
+    submit_twenty(w, items);
+    assert_int_equal(sql_value(w, "SELECT count(*) FROM job_delay_task"), 1 + N_TWENTY);
 }
 
 /* Behind a transaction pooler no prepared statement has a name. */
