@@ -187,6 +187,11 @@ int sched_new(const struct sched_config *cfg, uint64_t seed, struct sched **ret)
 
     if (!s)
         return ERR_NOMEM;
+    s->notes = notes_new();
+    if (!s->notes) {
+        free(s);
+        return ERR_NOMEM;
+    }
     s->cfg = *cfg;
     s->rng.state = seed;
     s->now = WALL_NONE;
@@ -212,6 +217,7 @@ void sched_free(struct sched *s)
         svc_free(s, s->svcs[i]);
     free(s->svcs);
     free(s->members);
+    free(s->notes);
     map64_fini(&s->services);
     heap_fini(&s->timers);
     heap_fini(&s->scans);

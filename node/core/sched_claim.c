@@ -245,6 +245,7 @@ static void claim_won(struct sched *s, struct entry *e, struct lease *lease, str
     assert(t->deadline_at - t->claimed_at > s->cfg.ghost_margin_ms);
     e->attempt = t->attempt;
     if (lease && may_run(s, e) && lease_give(s, lease, t, out)) {
+        note_claimed(s, e->id, e->attempt);
         entry_forget(s, e);
         return;
     }

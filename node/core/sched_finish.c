@@ -150,7 +150,8 @@ void sched_finished(struct sched *s, wall_ms now, int rc, const struct finish_it
     }
     s->pause_ms = 0;
     s->pause_until = WALL_NONE;
-    if (item->result == FINISH_FAILED) { /* still in flight: a ghost for the next full read */
+    if (item->result == FINISH_FAILED) {    /* still in flight: a ghost for the next full read */
+        note_claimed(s, e->id, e->attempt); /* by this node, which must not win it again */
         entry_forget(s, e);
         return;
     }
@@ -162,6 +163,7 @@ void sched_finished(struct sched *s, wall_ms now, int rc, const struct finish_it
         entry_forget(s, e);
         return;
     }
+    note_finished(s, item);
     if (e->ghost)
         s->n_rescued++;
     if (item->kind == FINISH_RETRY || item->kind == FINISH_PUT_BACK)

@@ -102,6 +102,8 @@ struct sched {
     int64_t n_leases; /* so far: numbers them */
     uint32_t n_tracks[TRACK_N];
     uint32_t n_scans_out; /* keys of the scan that is out */
+    uint32_t scan_number; /* its number, or that of the last one */
+    struct note *notes;   /* owned; sched_stale.c */
     wall_ms now;
     wall_ms pause_until; /* claims wait: the store did not take the last one */
     int64_t pause_ms;
@@ -133,6 +135,15 @@ static inline struct entry *sched_entry(const struct sched *s, int64_t id)
 void *sched_alloc(size_t size);          /* zeroed; aborts when out of memory */
 void sched_must(int rc);                 /* aborts unless 0 */
 void sched_store_pause(struct sched *s); /* claims pause, longer each time */
+
+/* sched_stale.c */
+MUST_CHECK struct note *notes_new(void); /* free(); NULL when out of memory */
+/* This attempt was claimed, and goes on without being tracked here. */
+void note_claimed(struct sched *s, int64_t id, int32_t attempt);
+/* The store has written this end of an attempt. */
+void note_finished(struct sched *s, const struct finish_item *f);
+/* A row of the scan that is back, older than what is noted of its task. */
+bool is_stale(const struct sched *s, const struct scan_row *r);
 
 /* sched_services.c */
 struct svc *svc_find(const struct sched *s, struct str name);

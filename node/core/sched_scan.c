@@ -219,6 +219,7 @@ void scan_plan(struct sched *s, struct actions *out)
     }
     if (!s->n_scans_out)
         return;
+    s->scan_number++;
     for (size_t i = first_action; i < out->n; i++) {
         if (out->list[i].kind == ACTION_SCAN)
             out->list[i].scan.limit = row_limit(s, &out->list[i].scan);
@@ -360,6 +361,8 @@ static void lane_read(struct sched *s, struct lane *l, const struct scan_key *k,
     if (!can_scan(s, l))
         return;
     for (size_t i = 0; i < n; i++) {
+        if (is_stale(s, &rows[i]))
+            continue;
         if (task_status_bit(rows[i].status) & TASK_IN_FLIGHT)
             see_ghost(s, l, &rows[i]);
         else if (!l->svc->conf->paused)
