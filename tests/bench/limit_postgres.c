@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The statements of node/store/postgres_submit.c, postgres_hot.c and postgres_finish.c with binary
- * arrays, in pipeline mode: the next batch is put together and sent while the server works on the
- * one before. */
+ * arrays, planned as postgres.c has it, in pipeline mode: the next batch is put together and sent
+ * while the server works on the one before. */
 #include <assert.h>
 #include <endian.h>
 #include <libpq-fe.h>
@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "common/buf.h"
+#include "node/store/postgres.h"
 #include "tests/bench/limit.h"
 
 #define DEPTH 4 /* transactions under way */
@@ -49,28 +50,30 @@ static const struct {
                1,
                {TEXT_ARRAY}},
     [COMMIT] = {"COMMIT", 0, {0}},
-    [CLAIM] = {"WITH c(claim_id, read_attempt, default_ms) AS (SELECT * FROM unnest($1, $2, $3)), "
-               "k(at, who, margin) AS MATERIALIZED (SELECT " NOW ", '" LIMIT_NODE
-               "'::text, $4::bigint) UPDATE job_delay_task SET status = 'SENDING', "
-               "attempt = attempt + 1, claimed_by = who, claimed_at = at, updated_at = at, "
-               "deadline_at = at + (coalesce(timeout_ms, default_ms) + margin) * "
-               "interval '1 millisecond' FROM c, k WHERE id = claim_id AND "
-               "attempt = read_attempt AND status IN ('PENDING', 'RETRYING') AND "
-               "next_attempt_time <= at RETURNING " LIMIT_COLUMNS ", NULL",
-               4,
-               {INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, 20}},
+    /* clang-format off */
+    [CLAIM] =
+        {"WITH k(at, who) AS MATERIALIZED (SELECT " NOW ", '" LIMIT_NODE "'::text) "
+         "UPDATE job_delay_task SET status = 'SENDING', attempt = attempt + 1, claimed_by = "
+         "CASE " PG_OF_ID("$4") " WHEN 0 THEN who ELSE who || '/' || " PG_OF_ID("$4") " END, "
+         "claimed_at = at, updated_at = at, deadline_at = at + "
+         "(coalesce(timeout_ms, " PG_OF_ID("$3") ") + $5::bigint) * interval '1 millisecond' "
+         "FROM k WHERE " PG_BY_ID " AND attempt = " PG_OF_ID("$2") " AND "
+         "status IN ('PENDING', 'RETRYING') AND coalesce(next_attempt_time, 'infinity') <= at "
+         "RETURNING " LIMIT_COLUMNS ", NULL",
+         5,
+         {INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, 20}},
     [FINISH] =
-        {"WITH f(f_id, f_attempt, f_from, f_late, f_http) AS "
-         "(SELECT * FROM unnest($1, $2, $3, $4, $5)), d AS (DELETE FROM job_delay_task t USING f "
-         "WHERE id = f_id AND attempt = f_attempt AND (CASE status WHEN 'SENDING' THEN 2 "
-         "WHEN 'SENT' THEN 4 ELSE 0 END & f_from) <> 0 AND (f_late = 0 OR deadline_at <= " NOW
-         ") RETURNING t.*, nullif(f_http, 0) AS f_http) "
+        {"WITH d AS (DELETE FROM job_delay_task WHERE " PG_BY_ID " AND "
+         "attempt = " PG_OF_ID("$2") " AND "
+         "(CASE status WHEN 'SENDING' THEN 2 WHEN 'SENT' THEN 4 ELSE 0 END & "
+         PG_OF_ID("$3") ") <> 0 AND (" PG_OF_ID("$4") " = 0 OR deadline_at <= " NOW ") "
+         "RETURNING *, nullif(" PG_OF_ID("$5") ", 0) AS f_http) "
          "INSERT INTO job_delay_task_history (id, " LIMIT_FIXED ", status, retry_count, failed_at, "
-         "last_error, last_http_status, updated_at, finished_at) SELECT id, " LIMIT_FIXED
-         ", 'SUCCESS', "
-         "retry_count, failed_at, NULL, f_http, " NOW ", " NOW " FROM d RETURNING id",
+         "last_error, last_http_status, updated_at, finished_at) SELECT id, " LIMIT_FIXED ", "
+         "'SUCCESS', retry_count, failed_at, NULL, f_http, " NOW ", " NOW " FROM d RETURNING id",
          5,
          {INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8_ARRAY}},
+    /* clang-format on */
 };
 
 struct limit_session {
@@ -247,8 +250,9 @@ static void claim(struct limit_session *s, int64_t first_id, size_t n)
         add_int(&s->arrays[0], first_id + (int64_t)i);
         add_int(&s->arrays[1], 0);
         add_int(&s->arrays[2], LIMIT_TIMEOUT_MS);
+        add_int(&s->arrays[3], 0); /* no lease */
     }
-    buf_add(&s->arrays[3], &margin, sizeof(margin));
+    buf_add(&s->arrays[4], &margin, sizeof(margin));
     make_room(s);
     send(s, CLAIM, s->arrays);
     sync_sent(s, n);
@@ -305,6 +309,8 @@ static struct limit_session *open_session(const char *url)
     s->pg = PQconnectdb(url);
     if (PQstatus(s->pg) != CONNECTION_OK)
         limit_die("PostgreSQL", PQerrorMessage(s->pg));
+    run_plain(s, PQexec(s->pg, "SET enable_seqscan = off; SET enable_hashjoin = off; "
+                               "SET enable_mergejoin = off; SET jit = off"));
     run_plain(s, PQexec(s->pg, "INSERT INTO job_service (name, lanes, created_at, updated_at) "
                                "VALUES ('" LIMIT_SERVICE "', 16, now(), now()) "
                                "ON CONFLICT (name) DO NOTHING"));

@@ -207,10 +207,29 @@ class Rig:
         wanted = len(self.nodes)
         wait_until(lambda: all(self.count(node, "members") == wanted for node in self.nodes), 30,
                    "all nodes see each other")
-        self.nodes[0].register("bench-push", f"http://{HOST}:{self.receiver_port}/jobflow",
-                               shards=self.shards, concurrency=256)
+        self.register()
         wait_until(lambda: all(self.count(node, "owners") == self.shards for node in self.nodes),
                    30, "all nodes know the service")
+
+    def register(self):
+        self.nodes[0].register("bench-push", f"http://{HOST}:{self.receiver_port}/jobflow",
+                               shards=self.shards, concurrency=256)
+
+    @contextlib.contextmanager
+    def paused(self):
+        """The service is there, and its tasks are left to somebody else."""
+        self.register()
+        self.order("pause")
+        try:
+            yield
+        finally:
+            self.order("resume")
+
+    def order(self, what):
+        client = self.nodes[0].client
+        client.close()  # one that has been idle for long may be closed on the other side
+        answer = client.post(f"/api/services/bench-push/{what}")
+        lib.check(answer.status == 200, f"{what}: {answer.status} {answer.body}")
 
     def count(self, node, what):
         view = node.client.get("/api/cluster").body

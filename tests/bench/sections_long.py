@@ -88,11 +88,14 @@ def aged(plan, _wanted, _peers):
         rig = stack.enter_context(contextlib.closing(Rig(
             plan.programs, plan.subfolder("aged-node"), server.database("jobflow"))))
 
+        def limit(n, **options):
+            with rig.paused():
+                return plan.programs.limit(rig.database, "lifecycle", n, batch=500, **options)[0]
+
         def measure(subject):
             plan.by_turns("ageing", [
                 plan.rate("aged", subject, lambda: rig.bench("lifecycle", sizes.lifecycle)),
-                plan.rate("aged_limit", subject, lambda: plan.programs.limit(
-                    rig.database, "lifecycle", sizes.limit, batch=500)[0])])
+                plan.rate("aged_limit", subject, lambda: limit(sizes.limit))])
 
         def grow_old(snapshot, subject):
             """A minute at a time; the first one also warms up."""
@@ -106,7 +109,7 @@ def aged(plan, _wanted, _peers):
 
         measure(f"{NODE}, fresh")
         plan.say(f"{sizes.finished:,} finished tasks")
-        plan.programs.limit(rig.database, "lifecycle", sizes.finished, batch=500, sessions=2)
+        limit(sizes.finished, sessions=2)
         rig.database.settle()
         measure(f"{NODE}, {sizes.finished:,} finished")
         snapshot = stack.enter_context(contextlib.closing(Snapshot(rig.database)))
