@@ -83,7 +83,7 @@ def parse(words):
                         default=[], help="what an earlier run wrote with --json: its figures stand "
                         "where this one has none, so that a long run can be made in parts")
     parser.add_argument("--json", metavar="FILE", type=pathlib.Path,
-                        help="writes every figure with its spread")
+                        help="writes every figure with its spread, after each section")
     parser.add_argument("--markdown", metavar="FILE", type=pathlib.Path,
                         help="writes the tables, between the marks of a file that has them")
     parser.add_argument("--plots", metavar="DIR", type=pathlib.Path, help="draws SVG files")
@@ -151,8 +151,15 @@ def measure(options, figures, folder):
     for section, row, holds in SECTIONS.values():
         if any(group in groups for group in holds):
             sections_long.guarded(plan, section, row, groups, peers)
+            write_json(options, figures)  # hours may be lost with what comes next
     plan.say("done\n")
     return plan
+
+
+def write_json(options, figures):
+    if options.json:
+        document = {**figures.document(), "goals": goals.judge(figures)}
+        options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 def stop(number, _frame):
@@ -175,12 +182,9 @@ def main():
     commits = {found["machine"]["commit"] for found in options.earlier}
     figures.notes["machine"]["commit"] = ", ".join(sorted({figures.notes["machine"]["commit"],
                                                            *commits}))
-    judged = goals.judge(figures)
-    text = report.markdown(figures, judged)
+    text = report.markdown(figures, goals.judge(figures))
     sys.stdout.write(text)
-    if options.json:
-        options.json.write_text(json.dumps({**figures.document(), "goals": judged}, indent=1) + "\n",
-                                encoding="utf-8")
+    write_json(options, figures)
     if options.markdown:
         report.write_markdown(options.markdown, text)
     if options.plots:

@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 from xml.etree import ElementTree
@@ -49,6 +50,23 @@ def a_run_measures_all_rows_and_writes_them():
         page = marked.read_text(encoding="utf-8")
         lib.check(page.startswith("before\n") and page.endswith("after\n"), page)
         lib.check("to be replaced" not in page and answer.stdout in page, page)
+
+
+def a_run_that_is_ended_leaves_what_it_has_measured():
+    with lib.Workspace() as folder:
+        written = folder / "o.json"
+        with open(folder / "log", "wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-B", HERE / "bench.py", "--tiny", "--repeat", "1", "--programs",
+                 PROGRAMS, "--only", "limit,sqlite", "--json", written],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        lib.wait_until(lambda: written.exists() and written.read_bytes().endswith(b"}\n"), 120,
+                       "the first section is written")
+        process.terminate()
+        lib.equal(process.wait(60), 128 + signal.SIGTERM, "exit status")
+        found = {(f["row"], f["subject"])
+                 for f in json.loads(written.read_text(encoding="utf-8"))["figures"]}
+        lib.check(("batch", LIMIT) in found, found)
 
 
 def goals_compare_by_pairs():
@@ -182,6 +200,8 @@ def a_slow_disk_is_slow():
 
 
 if __name__ == "__main__":
-    lib.run(lib.cases_of([a_run_measures_all_rows_and_writes_them, goals_compare_by_pairs, a_run_is_made_in_parts,
-                          plots_are_well_formed, a_peer_is_measured_by_its_programs,
+    lib.run(lib.cases_of([a_run_measures_all_rows_and_writes_them,
+                          a_run_that_is_ended_leaves_what_it_has_measured,
+                          goals_compare_by_pairs, a_run_is_made_in_parts, plots_are_well_formed,
+                          a_peer_is_measured_by_its_programs,
                           the_receiver_answers_for_one_and_for_many, a_slow_disk_is_slow]))

@@ -218,17 +218,17 @@ class Rig:
     @contextlib.contextmanager
     def paused(self):
         """The service is there, and its tasks are left to somebody else."""
+        self.nodes[0].client.close()  # idle for long: the other side may have closed it
         self.register()
         self.order("pause")
         try:
             yield
         finally:
+            self.nodes[0].client.close()
             self.order("resume")
 
     def order(self, what):
-        client = self.nodes[0].client
-        client.close()  # one that has been idle for long may be closed on the other side
-        answer = client.post(f"/api/services/bench-push/{what}")
+        answer = self.nodes[0].client.post(f"/api/services/bench-push/{what}")
         lib.check(answer.status == 200, f"{what}: {answer.status} {answer.body}")
 
     def count(self, node, what):
