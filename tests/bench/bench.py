@@ -6,6 +6,7 @@ Run by scripts/bench, which builds the programs first.
 """
 
 import argparse
+import copy
 import dataclasses
 import datetime
 import json
@@ -97,6 +98,8 @@ def parse(words):
         if name not in GROUPS and name not in names:
             parser.error(f"--only: no row {name}; there are {', '.join(GROUPS + names)}")
     check_earlier(parser, options)
+    if options.json and options.json.exists() and not options.json.is_file():
+        parser.error(f"--json: {options.json} is not a file")
     return options
 
 
@@ -151,15 +154,27 @@ def measure(options, figures, folder):
     for section, row, holds in SECTIONS.values():
         if any(group in groups for group in holds):
             sections_long.guarded(plan, section, row, groups, peers)
-            write_json(options, figures)  # hours may be lost with what comes next
+            write_json(options, merged(options, figures))  # hours may be lost with what comes next
     plan.say("done\n")
     return plan
 
 
-def write_json(options, figures):
+def merged(options, figures):
+    """With what earlier runs have measured, where this one has nothing (so far)."""
+    whole = copy.deepcopy(figures)
+    for earlier in options.earlier:
+        whole.take_over(earlier)
+    commits = {found["machine"]["commit"] for found in [figures.notes, *options.earlier]}
+    whole.notes["machine"]["commit"] = ", ".join(sorted(commits))
+    return whole
+
+
+def write_json(options, whole):
     if options.json:
-        document = {**figures.document(), "goals": goals.judge(figures)}
-        options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        document = {**whole.document(), "goals": goals.judge(whole)}
+        new = options.json.with_name(options.json.name + ".new")  # what is there stays until then
+        new.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        new.replace(options.json)
 
 
 def stop(number, _frame):
@@ -177,11 +192,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="jobflow-bench-") as folder:
         os.chmod(folder, 0o755)  # the servers' users have to reach theirs
         plan = measure(options, figures, folder)
-    for earlier in options.earlier:
-        figures.take_over(earlier)
-    commits = {found["machine"]["commit"] for found in options.earlier}
-    figures.notes["machine"]["commit"] = ", ".join(sorted({figures.notes["machine"]["commit"],
-                                                           *commits}))
+    figures = merged(options, figures)
     text = report.markdown(figures, goals.judge(figures))
     sys.stdout.write(text)
     write_json(options, figures)

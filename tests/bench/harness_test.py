@@ -60,10 +60,12 @@ def a_run_that_is_ended_leaves_what_it_has_measured():
                 [sys.executable, "-B", HERE / "bench.py", "--tiny", "--repeat", "1", "--programs",
                  PROGRAMS, "--only", "limit,sqlite", "--json", written],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        lib.wait_until(lambda: written.exists() and written.read_bytes().endswith(b"}\n"), 120,
-                       "the first section is written")
-        process.terminate()
-        lib.equal(process.wait(60), 128 + signal.SIGTERM, "exit status")
+        try:
+            lib.wait_until(written.exists, 120, "the first section is written")
+        finally:
+            process.terminate()
+            status = process.wait(60)
+        lib.equal(status, 128 + signal.SIGTERM, "exit status")
         found = {(f["row"], f["subject"])
                  for f in json.loads(written.read_text(encoding="utf-8"))["figures"]}
         lib.check(("batch", LIMIT) in found, found)
