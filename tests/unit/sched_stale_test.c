@@ -193,18 +193,26 @@ static void test_accepted_attempts_are_no_ghosts(void **state)
     assert_int_equal(stats(f).n_ghosts, 0);
 }
 
-/* A ghost that an earlier scan brought is rescued for the last time while the next one is out. */
-static void rescued(struct fixture *f, enum task_status status)
+/* A ghost that one scan brought; its rescue, for the last time, while the next one is out. */
+static struct scan_row overdue_ghost(struct fixture *f, enum task_status status,
+                                     struct action *ret_finish)
 {
     struct scan_row ghost = row(ID, status, 1);
-    struct action finish;
 
     ghost.deadline_at = f->now + 2000;
     scan_brings(f, ghost);
     assert_int_equal(stats(f).n_ghosts, 1);
     tick_at(f, f->now + 2000);
-    assert_int_equal(take_actions(f, ACTION_FINISH, &finish, 1), 1);
-    assert_int_equal(finish.finish.kind, FINISH_FAIL);
+    assert_int_equal(take_actions(f, ACTION_FINISH, ret_finish, 1), 1);
+    assert_int_equal(ret_finish->finish.kind, FINISH_FAIL);
+    return ghost;
+}
+
+static void rescued(struct fixture *f, enum task_status status)
+{
+    struct action finish;
+    struct scan_row ghost = overdue_ghost(f, status, &finish);
+
     finished(f, &finish, FINISH_DONE);
     scan_brings(f, ghost);
     assert_int_equal(take_actions(f, ACTION_FINISH, &finish, 1), 0);
@@ -293,13 +301,9 @@ static void test_an_attempt_whose_end_was_refused_is_watched(void **state)
 /* Of a ghost, in either state. */
 static void end_of_ghost_refused(struct fixture *f, enum task_status status)
 {
-    struct scan_row ghost = row(ID, status, 1);
     struct action finish;
+    struct scan_row ghost = overdue_ghost(f, status, &finish);
 
-    ghost.deadline_at = f->now + 2000;
-    scan_brings(f, ghost);
-    tick_at(f, f->now + 2000);
-    assert_int_equal(take_actions(f, ACTION_FINISH, &finish, 1), 1);
     finished(f, &finish, FINISH_FAILED);
     assert_int_equal(stats(f).n_ghosts, 0);
     scan_brings(f, ghost);
